@@ -35,7 +35,7 @@ Seed = Annotated[
 ]
 """0 <= seed < 2^64; past 2^53 it is a decimal string in JSON, where numbers are doubles."""
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True)]
 
 

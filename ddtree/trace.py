@@ -93,7 +93,7 @@ class TargetRow(TraceModel):
     )
 
 
-class Target(TraceModel):
+class TargetScores(TraceModel):
     """Node i's probability given its parent; null where the parent was not visited."""
 
     probs: list[float | None]
@@ -170,7 +170,7 @@ class Step(TraceModel):
     draft: Draft | None = None
     tree: Tree | None = None
     retrieve: Retrieve | None = None
-    target: Target | None = None
+    target: TargetScores | None = None
     sampling: Sampling | None = None
     decisions: list[Decision] | None = None
     accept: Accept | None = None
