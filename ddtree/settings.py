@@ -49,10 +49,16 @@ class Settings(BaseModel):
     budget: Count = Field(15, ge=0, le=MAX_BUDGET, description="most nodes of a draft tree, root not counted")
     block_size: Count | None = Field(None, ge=1, description="drafted depth + 1; null: the drafter's own")
     temperature: Number = Field(0.0, ge=0, le=5, description="0: greedy; 1: the model's own distribution")
-    top_p: Number = Field(1.0, gt=0, le=1, description="sample from the likeliest tokens of this total probability")
+    top_p: Number = Field(
+        1.0, gt=0, le=1, description="sample from the likeliest tokens of this total probability"
+    )
     top_k: Count = Field(0, ge=0, description="sample from the k likeliest tokens; 0: from all")
-    threshold_single: Number = Field(1.0, ge=0, le=1, description="accept a draft at least this likely; below 1: lossy")
-    threshold_acc: Number = Field(1.0, ge=0, le=1, description="divides the cumulative probability; below 1: lossy")
+    threshold_single: Number = Field(
+        1.0, ge=0, le=1, description="accept a draft at least this likely; below 1: lossy"
+    )
+    threshold_acc: Number = Field(
+        1.0, ge=0, le=1, description="divides the cumulative probability; below 1: lossy"
+    )
     seed: Seed | None = Field(None, description="all coins follow from it; null: drawn and recorded")
     max_new_tokens: Count = Field(256, ge=1, description="most tokens to generate")
     chat: bool | None = Field(None, description="apply the chat template; null: where there is one")

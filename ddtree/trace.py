@@ -63,7 +63,9 @@ class Tree(TraceModel):
     depths: list[int]
     ranks: list[int] = Field(description="index in the candidate row the node was taken from")
     row: list[int] = Field(description="the candidate row the node was taken from")
-    log_weights: list[float] = Field(description="sum of log-probabilities along the path, float64, natural log")
+    log_weights: list[float] = Field(
+        description="sum of log-probabilities along the path, float64, natural log"
+    )
     draft_log_probs: list[float]
     origin: list[Origin]
 
@@ -84,7 +86,9 @@ class TargetRow(TraceModel):
     texts: list[str]
     probs: list[float] = Field(description="in the distribution sampled from (one-hot at temperature 0)")
     raw_probs: list[float] = Field(description="at temperature 1")
-    draft_token_ids: list[int] = Field(description="the drafter's likeliest tokens here; empty: it had no row")
+    draft_token_ids: list[int] = Field(
+        description="the drafter's likeliest tokens here; empty: it had no row"
+    )
     draft_texts: list[str]
     draft_probs: list[float]
     entropy: float = Field(description="nats, at temperature 1")
@@ -130,8 +134,12 @@ class Accept(TraceModel):
     )
     bonus_prob: float = Field(description="in the whole row sampled from")
     bonus_cumulative: float = Field(description="the running sum of what is left, at the bonus token")
-    residual_mass: float = Field(description="the running sum's own end: what the final coin is multiplied with")
-    bonus_draft_rank: int | None = Field(description="its index in the drafter's candidate row, null: not in it")
+    residual_mass: float = Field(
+        description="the running sum's own end: what the final coin is multiplied with"
+    )
+    bonus_draft_rank: int | None = Field(
+        description="its index in the drafter's candidate row, null: not in it"
+    )
 
 
 class Committed(TraceModel):
@@ -196,7 +204,9 @@ class TargetInfo(TraceModel):
     num_layers: int
     hidden_size: int
     max_context: int
-    notes: list[str] = Field(default=[], description="what this run does not honour, and what is not repacked")
+    notes: list[str] = Field(
+        default=[], description="what this run does not honour, and what is not repacked"
+    )
 
 
 class DrafterInfo(TraceModel):
@@ -224,7 +234,9 @@ class Summary(TraceModel):
     accepted_drafts: int
     tau: float | None = Field(description="committed / steps, pooled, bonus included")
     tokens_per_second: float | None = Field(description="committed / time inside steps")
-    wall_s: float = Field(description="seconds inside prefill and steps; waiting, pace and streaming left out")
+    wall_s: float = Field(
+        description="seconds inside prefill and steps; waiting, pace and streaming left out"
+    )
     prefill_s: float
     lossy: bool
 
