@@ -6,15 +6,19 @@
 //
 //   int  rank(), size()            which worker this is, and of how many
 //   void sync(int site)            a barrier; `site` is the number of this call (below)
-//   T    reduce(T v, Op op, site)  op over every worker's v, handed to all of them; op is exact
-//                                  (max, min, integer sums), so the order does not matter
+//   T    reduce(T v, Op op, site)  op over every worker's v, handed to all of them; op is exact,
+//                                  associative and commutative (max, min, integer sums, the better
+//                                  of two candidates), so the order does not matter
 //   int  scan(int v, int* total, site)  exclusive prefix sum of v by rank, and the sum of all
 //
 // reduce and scan synchronise: what was written to shared memory before them is seen after.
-// Floating-point sums do not go through reduce: see arithmetic.h for the one order they have.
+// Every worker makes the same calls in the same order: what decides whether one is made must be
+// equal for all of them. Floating-point sums do not go through reduce: see arithmetic.h for the
+// one order they have.
 //
 // Sites are numbered once for the whole project, in the enum below. A test executor can skip one;
-// the ThreadSanitizer run must then report a race. That is how it is shown that each is needed.
+// the ThreadSanitizer run must then report a race, or the result must differ. That is how it is
+// shown that each is needed.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -26,20 +30,50 @@
 namespace ddtree {
 
 enum Site : int {
-    // tree.h: 1..19, retrieve.h: 20..29, sample.h: 30..59, topk.h: 60..69
     kNoSite = 0,
+    // tree.h: 1..19
+    kSiteRowsChecked = 1,
+    kSiteTreePick = 2,
+    // retrieve.h: 20..29
+    kSiteTopologyRange = 20,
+    kSiteTopologyPredecessors = 21,
+    kSiteTopologyJump = 22,
+    kSiteTopologyReached = 23,
+    kSiteSiblingTokens = 24,
+    // sample.h: 30..59
+};
+
+struct Minimum {
+    template <class T>
+    DDTREE_HD T operator()(T a, T b) const {
+        return b < a ? b : a;
+    }
+};
+
+struct Maximum {
+    template <class T>
+    DDTREE_HD T operator()(T a, T b) const {
+        return a < b ? b : a;
+    }
+};
+
+struct Sum {
+    template <class T>
+    DDTREE_HD T operator()(T a, T b) const {
+        return a + b;
+    }
 };
 
 // One worker: every primitive is the identity.
 struct SerialBlock {
-    int rank() const { return 0; }
-    int size() const { return 1; }
-    void sync(int) const {}
+    DDTREE_HD constexpr int rank() const { return 0; }
+    DDTREE_HD constexpr int size() const { return 1; }
+    DDTREE_HD void sync(int) const {}
     template <class T, class Op>
-    T reduce(T value, Op, int) const {
+    DDTREE_HD T reduce(T value, Op, int) const {
         return value;
     }
-    int scan(int value, int* total, int) const {
+    DDTREE_HD int scan(int value, int* total, int) const {
         *total = value;
         return 0;
     }
