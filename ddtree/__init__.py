@@ -26,6 +26,7 @@ _HOME = {
     "verify_tree_greedy": "sampling",
     "Target": "target",
     "load_drafter": "models",
+    "load_engine": "engine",
     "load_target": "models",
     "NgramDrafter": "drafters.ngram",
     "TreeDecoder": "decoder",
@@ -38,7 +39,7 @@ _HOME = {
     "check_trace": "replay",
 }
 
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,8 +19,8 @@ class TraceError(ValueError):
 
 
 def load_trace(data: bytes) -> Trace:
-    """The trace in `data`, UTF-8 JSON. Raises TraceError for anything whose parts do not fit together; whether
-    its decisions can be re-derived is `ddtree.replay.check_trace`'s question."""
+    """The trace in `data`, UTF-8 JSON. Raises TraceError for anything whose parts do not fit together;
+    whether its decisions can be re-derived is `ddtree.replay.check_trace`'s question."""
     if not data.strip():
         raise TraceError("the file is empty; export a run to get a trace")
     if data[:2] == b"\x1f\x8b":

@@ -1,0 +1,294 @@
+"""The command line: `ddtree serve`, `run`, `check`, `schema`, `models`.
+
+Exit codes: 0 done; 1 the work itself failed (a trace that does not hold, a run that ended in an error); 2 the
+command could not be carried out as given (a bad value, a missing file, a model that cannot be loaded); 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+import ddtree
+from ddtree.settings import DrafterName, Method, Settings
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(Exception):
+    """A command that cannot be carried out as given; the message is the whole of what is printed."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments))
+    except UsageError as error:
+        print(f"ddtree: {error}", file=sys.stderr)
+        return MISUSED
+    except KeyboardInterrupt:
+        print("ddtree: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ddtree",
+        description="Tree speculative decoding, watched live. A small drafter proposes, DDTree makes the best "
+        "tree of it, the target model scores the whole tree in one pass, and a sampler commits one path.",
+        epilog="Exit codes: 0 done, 1 the work failed, 2 the command could not be carried out as given.",
+    )
+    parser.add_argument("--version", action="version", version=f"ddtree {ddtree.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _serve_parser(commands)
+    _run_parser(commands)
+    check = commands.add_parser(
+        "check",
+        help="re-derive every decision of a trace",
+        description="Rebuild every tree from its candidate rows, every array from its tree, every path from coins "
+        "and probabilities, and every counter from the steps; name each place that does not hold. Exit code 1 if "
+        "there is one.",
+    )
+    check.add_argument(
+        "file", metavar="FILE", help="a trace, as exported by the page or by `ddtree run --trace`"
+    )
+    check.set_defaults(command=_check)
+    schema = commands.add_parser(
+        "schema", help="print the JSON Schema of a trace", description="Print the JSON Schema of a trace."
+    )
+    schema.set_defaults(command=_schema)
+    models = commands.add_parser(
+        "models",
+        help="list the models that can be loaded by name",
+        description="List the targets and drafters that can be loaded by name, whether each is here, and the "
+        "instruction set that the kernels run on.",
+    )
+    models.set_defaults(command=_models)
+    return parser
+
+
+def _engine_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models and machine")
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help="target: a Hugging Face id or folder, or a GGUF file (default: SmolLM2-135M)",
+    )
+    group.add_argument(
+        "--draft-model",
+        metavar="NAME",
+        help="DFlash checkpoint folder or id; `none`: load none (default: the target's)",
+    )
+    group.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
+    group.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32 (default: %(default)s)")
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="torch threads (default: measured for this machine)"
+    )
+
+
+def _serve_parser(commands: Any) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="serve the page",
+        description="Serve the page and its API. Bound to loopback unless --host says otherwise; elsewhere a token "
+        "is needed, which is printed once as part of the URL.",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="0: any free one (default: %(default)s)")
+    serve.add_argument(
+        "--data", metavar="DIR", help="where runs are kept (default: the user's data directory)"
+    )
+    _engine_flags(serve)
+    serve.set_defaults(command=_serve)
+
+
+def _run_parser(commands: Any) -> None:
+    run = commands.add_parser(
+        "run",
+        help="decode one prompt in the terminal",
+        description="Decode one prompt and print the text as it comes; figures go to standard error.",
+    )
+    prompt = run.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt")
+    prompt.add_argument(
+        "--prompt-file", metavar="FILE", help="read the prompt from FILE; - for standard input"
+    )
+    run.add_argument("--trace", metavar="FILE", help="write the run's trace to FILE as JSON")
+    run.add_argument("--quiet", action="store_true", help="no progress and figures on standard error")
+    _engine_flags(run)
+    group = run.add_argument_group("settings")
+    for name, field in Settings.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        default = "" if field.default is None else f" (default: {field.default})"
+        text = f"{field.description}{default}".replace("%", "%%")
+        if name == "chat":
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            group.add_argument(flag, type=_SETTING_TYPES.get(name, str), help=text, **_CHOICES.get(name, {}))
+    run.set_defaults(command=_run)
+
+
+_SETTING_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("budget", "block_size", "top_k", "seed", "max_new_tokens"), int),
+    **dict.fromkeys(("temperature", "top_p", "threshold_single", "threshold_acc"), float),
+}
+_CHOICES: dict[str, dict[str, Any]] = {
+    "method": {"choices": get_args(Method)},
+    "drafter": {"choices": get_args(DrafterName)},
+}
+
+
+# ---- commands ----
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from app.main import serve
+    from app.settings import ServerSettings
+
+    given = {
+        name: value for name, value in vars(arguments).items() if name != "command" and value is not None
+    }
+    try:
+        return serve(ServerSettings(**given))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = _settings(arguments)
+    prompt = _prompt(arguments)
+    if arguments.trace and not Path(arguments.trace).absolute().parent.is_dir():
+        raise UsageError(f"--trace {arguments.trace}: its folder does not exist; create it first")
+    say = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    decoder = _decoder(arguments, settings, say)
+    try:
+        for step in decoder.decode(prompt):
+            if step.error is not None:
+                print(f"\nddtree: step {step.index}: {step.error.message}", file=sys.stderr)
+            elif step.committed is not None:
+                stops = decoder.target.stop_token_ids
+                texts = zip(step.committed.token_ids, step.committed.texts, strict=True)
+                sys.stdout.write("".join(text for token_id, text in texts if token_id not in stops))
+                sys.stdout.flush()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    finally:
+        if arguments.trace and decoder.started:
+            Path(arguments.trace).write_text(decoder.trace().to_json(), encoding="utf-8")
+    print()
+    summary = decoder.trace().summary
+    assert summary is not None
+    rate = "" if summary.tokens_per_second is None else f", {summary.tokens_per_second:.1f} tokens/s"
+    tau = "" if summary.tau is None else f", tau {summary.tau:.2f}"
+    lossy = ", lossy" if summary.lossy else ""
+    say(f"{summary.committed} tokens in {summary.steps} steps{tau}{rate}{lossy}; {summary.finish_reason}")
+    return FAILED if summary.finish_reason == "error" else DONE
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    given = {name: getattr(arguments, name) for name in Settings.model_fields}
+    try:
+        return Settings.model_validate({name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = "--" + str(first["loc"][0]).replace("_", "-")
+        raise UsageError(f"{flag} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+
+
+def _prompt(arguments: argparse.Namespace) -> str:
+    if arguments.prompt is not None:
+        return str(arguments.prompt)
+    try:
+        data = (
+            sys.stdin.buffer.read()
+            if arguments.prompt_file == "-"
+            else Path(arguments.prompt_file).read_bytes()
+        )
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--prompt-file {arguments.prompt_file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt-file {arguments.prompt_file}: not UTF-8 at byte {error.start}") from None
+
+
+def _decoder(arguments: argparse.Namespace, settings: Settings, say: Any) -> Any:
+    """Target, drafter and decoder as the flags ask; `say` gets a line for each thing worth knowing."""
+    from ddtree.decoder import TreeDecoder
+    from ddtree.engine import load_engine
+
+    if arguments.threads is not None and arguments.threads < 1:
+        raise UsageError(f"--threads {arguments.threads}: use 1 or more")
+    try:
+        engine = load_engine(
+            model=arguments.model,
+            draft_model=arguments.draft_model,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            threads=arguments.threads,
+            progress=lambda text, share: say(text if share is None else f"{text} {share:.0%}"),
+        )
+        for note in engine.target.notes:
+            say(f"note: {note}")
+        if engine.not_used:
+            say(f"drafter not used: {engine.not_used}")
+        return TreeDecoder(engine.target, engine.drafters, settings, engine.not_used)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ddtree.trace_file import TraceError, load_trace
+
+    try:
+        data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{arguments.file}: {error.strerror}") from None
+    try:
+        trace = load_trace(data)
+    except TraceError as error:
+        print(f"{arguments.file}: {error}", file=sys.stderr)
+        return FAILED
+    from ddtree.replay import check_trace
+
+    findings = check_trace(trace)
+    for finding in findings:
+        print(f"{arguments.file}: {finding}")
+    nodes = sum(len(step.tree.token_ids) for step in trace.steps if step.tree is not None)
+    if findings:
+        print(f"{len(findings)} places do not hold in {len(trace.steps)} steps", file=sys.stderr)
+        return FAILED
+    print(f"{arguments.file}: {len(trace.steps)} steps, {nodes} nodes: everything holds")
+    return DONE
+
+
+def _schema(_: argparse.Namespace) -> int:
+    from ddtree.trace import Trace
+
+    print(json.dumps(Trace.model_json_schema(), indent=2))
+    return DONE
+
+
+def _models(_: argparse.Namespace) -> int:
+    from ddtree.models import list_models
+
+    from ddtree import _kernels
+
+    for entry in list_models():
+        print(entry)
+    print(f"kernels: {_kernels.instruction_set()}")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,401 @@
+"""The decode loop: draft, build, encode, verify, sample, commit; every step is a trace step.
+
+`TreeDecoder` is a step function over explicit state. A `Run` holds what a run is at: the committed tokens,
+the target's cache, each drafter's state, the counters. The prompt's last token is the root of step 0, so
+every generated token is committed by a step.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ddtree import trace
+from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
+from ddtree.drafters.ngram import NgramDrafter
+from ddtree.prompt import SettingsError, encode_prompt
+from ddtree.record import StageClock, StepRecord
+from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
+from ddtree.sampling import TreeVerdict, coins, verify_tree, verify_tree_greedy
+from ddtree.settings import FIXED_IN_A_RUN, MAX_BUDGET, DrafterName, Settings
+from ddtree.target import Target, TargetCache
+from ddtree.text import RunningText, TokenText
+from ddtree.tree import DraftTree, build_ddtree_tree
+
+DRAFT_TEMPERATURE = 1.0
+"""The drafter's logits are divided by this before they become the tree's log-probabilities."""
+
+MIN_CANDIDATES = 32
+"""Entries of a candidate row that are looked at even for small budgets: the rank of a missed token is worth
+knowing, and costs nothing."""
+
+
+@dataclass
+class Run:
+    """One run's state between two steps."""
+
+    created_at: str
+    prompt: trace.Prompt
+    settings: Settings  # those of the start, with nothing left to choose
+    token_ids: list[int]  # prompt and committed tokens; the last one is the next step's root
+    cache: TargetCache
+    text: RunningText
+    drafter_states: dict[str, Any] = field(default_factory=dict)
+    finish_reason: trace.FinishReason | None = None
+    steps: int = 0  # failed steps are not counted
+    accepted_drafts: int = 0
+    step_s: float = 0.0
+    prefill_s: float = 0.0
+    lossy: bool = False
+
+    @property
+    def committed(self) -> int:
+        return len(self.token_ids) - len(self.prompt.token_ids)
+
+    @property
+    def root_position(self) -> int:
+        return len(self.token_ids) - 1
+
+    def cancel(self) -> None:
+        """End the run between two steps."""
+        self.finish_reason = self.finish_reason or "cancelled"
+
+
+class TreeDecoder:
+    """Decodes with `target`, drafting with one of `drafters` (the n-gram drafter is always there).
+
+    `drafters` stand in order of preference. `not_used` says why no trained drafter is among them. Settings
+    may be changed between steps: `decoder.settings = decoder.settings.updated(budget=31)`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafters: Drafter | Sequence[Drafter] | None = None,
+        settings: Settings | None = None,
+        not_used: str | None = None,
+    ) -> None:
+        given = [] if drafters is None else list(drafters) if isinstance(drafters, Sequence) else [drafters]
+        if not any(drafter.kind == "ngram" for drafter in given):
+            given.append(NgramDrafter())
+        self.target = target
+        self.drafters: dict[DrafterName, Drafter] = {drafter.kind: drafter for drafter in given}
+        self.not_used = not_used
+        self.tokens = TokenText(target.tokenizer)
+        self.taps = next((drafter.taps for drafter in given if drafter.taps), ())
+        self._run: Run | None = None
+        self._kept: list[trace.Step] = []
+        self._settings = Settings()
+        self.settings = settings or Settings()
+
+    # ---- settings ----
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        """Raises SettingsError for a value this decoder cannot honour, or one that holds for a whole run."""
+        if self._run is not None and self._run.finish_reason is None:
+            for name in sorted(FIXED_IN_A_RUN):
+                if getattr(settings, name) != getattr(self._settings, name):
+                    raise SettingsError(
+                        "not_live", f"{name} cannot change while a run goes on; start a new run", name
+                    )
+        self.resolve(settings)
+        self._settings = settings
+
+    def resolve(self, settings: Settings) -> Settings:
+        """`settings` with drafter, block_size and chat chosen. Raises SettingsError."""
+        name = settings.drafter or next(iter(self.drafters))
+        if name not in self.drafters:
+            there = ", ".join(self.drafters)
+            why = f": {self.not_used}" if self.not_used else ""
+            raise SettingsError(
+                "bad_value", f"drafter {name} is not loaded{why} (there is: {there})", "drafter"
+            )
+        most = self.drafters[name].block_size
+        size = settings.block_size or most
+        if size > most:
+            message = f"block_size {size} is more than the {most} that drafter {name} drafts; use 1 to {most}"
+            raise SettingsError("bad_value", message, "block_size")
+        has_template = self.target.tokenizer.chat_template is not None
+        if settings.chat and not has_template:
+            message = f"chat is on, but {self.target.name} has no chat template; turn chat off"
+            raise SettingsError("bad_value", message, "chat")
+        chat = has_template if settings.chat is None else settings.chat
+        return settings.model_copy(update={"drafter": name, "block_size": size, "chat": chat})
+
+    # ---- a run ----
+
+    def start(self, prompt: str) -> Run:
+        """A run at its beginning, nothing computed yet. Raises SettingsError (prompt_too_long, bad_value)."""
+        settings = self.resolve(self._settings)
+        token_ids = encode_prompt(self.target, prompt, settings)
+        seed = secrets.randbits(53) if settings.seed is None else settings.seed
+        rows = MAX_BUDGET + 1
+        self._run = Run(
+            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            prompt=trace.Prompt(
+                text=prompt, token_ids=token_ids, texts=RunningText(self.tokens).push(token_ids)
+            ),
+            settings=settings.model_copy(update={"seed": seed}),
+            token_ids=list(token_ids),
+            cache=self.target.new_cache(len(token_ids) + settings.max_new_tokens + rows, self.taps),
+            text=RunningText(self.tokens),
+        )
+        return self._run
+
+    def prefill(self, run: Run) -> Iterator[float]:
+        """Run the prompt without its last token, in chunks; yields the share done. Stop iterating to stop."""
+        head = run.token_ids[:-1]
+        chunks = self.target.prefill(run.cache, head) if head else iter(())
+        while True:
+            began = time.perf_counter()
+            done = next(chunks, None)
+            run.prefill_s += time.perf_counter() - began
+            if done is None:
+                return
+            yield done / len(head)
+
+    @torch.inference_mode()
+    def step(self, run: Run) -> trace.Step:
+        """One round: commits at least one token, or fails and ends the run (the step's `error` says why)."""
+        if run.finish_reason is not None:
+            raise ValueError(f"the run has finished ({run.finish_reason}); start another")
+        settings = self.resolve(self._settings).model_copy(update={"seed": run.settings.seed})
+        clock = StageClock()
+        record = StepRecord(self.tokens, run.steps, run.token_ids[-1], run.root_position, settings)
+        run.lossy |= settings.lossy
+        try:
+            draft = self._draft(run, settings)
+            clock.mark("draft")
+            tree = self._build(draft, settings)
+            clock.mark("build")
+            arrays = compile_ddtree_retrieve(tree)
+            clock.mark("encode")
+            record.drafted(draft, tree, arrays)
+            candidates = torch.cat([torch.tensor([run.token_ids[-1]]), tree.token_ids])
+            logits = self._verify(run, tree, candidates)
+            clock.mark("verify")
+            uniform, final = coins(_seed(settings), run.steps, len(candidates))
+            verdict = _walk(logits, candidates, arrays, uniform, final, settings)
+            clock.mark("sample")
+        except DraftFault as fault:
+            return self._fail(
+                run, record, trace.StepError(code="draft_fault", message=str(fault), depth=fault.depth)
+            )
+        except ValueError as fault:  # the sampler names the faulty row
+            return self._fail(run, record, trace.StepError(code="target_fault", message=str(fault)))
+        committed = self._commit(run, tree, verdict)
+        clock.mark("commit")
+        record.sampled(logits, verdict, uniform, final, draft)
+        step = record.finish(committed, self._texts(run, committed), clock)
+        run.steps += 1
+        run.step_s += clock.total_s
+        return step
+
+    def decode(self, prompt: str) -> Iterator[trace.Step]:
+        """The steps of a whole run on `prompt`; `trace()` afterwards (or in between) is the run so far."""
+        run = self.start(prompt)
+        self._kept = []
+        try:
+            for _ in self.prefill(run):
+                pass
+            while run.finish_reason is None:
+                step = self.step(run)
+                self._kept.append(step)
+                yield step
+        finally:
+            run.cancel()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a run that `trace()` can tell of."""
+        return self._run is not None
+
+    def trace(self) -> trace.Trace:
+        """The trace of the run that `decode` began last."""
+        if self._run is None:
+            raise ValueError("nothing has been decoded yet; call decode(prompt) first")
+        summary = None if self._run.finish_reason is None else self.summary(self._run)
+        return self.head(self._run).model_copy(update={"steps": list(self._kept), "summary": summary})
+
+    # ---- the stages ----
+
+    def _draft(self, run: Run, settings: Settings) -> Draft | None:
+        """Candidate rows, or None where nothing is drafted. A block never leaves the target's context."""
+        room = self.target.max_context - 1 - run.root_position
+        block_size = min(settings.block_size or 1, room + 1)
+        if settings.method == "autoregressive" or settings.budget == 0 or block_size < 2:
+            return None
+        assert settings.drafter is not None
+        drafter = self.drafters[settings.drafter]
+        if settings.drafter not in run.drafter_states:
+            run.drafter_states[settings.drafter] = drafter.new_state(run.cache.capacity)
+        return drafter.draft(
+            run.drafter_states[settings.drafter],
+            Context(run.token_ids, run.cache.features),
+            block_size=block_size,
+            candidates=min(max(settings.budget, MIN_CANDIDATES), self.target.vocab_size),
+            temperature=DRAFT_TEMPERATURE,
+        )
+
+    @staticmethod
+    def _build(draft: Draft | None, settings: Settings) -> DraftTree:
+        """The best tree of the budget; a chain is the tree whose rows have one candidate."""
+        if draft is None:
+            return build_ddtree_tree(torch.empty(0, 1), torch.empty(0, 1, dtype=torch.int64), None, 0)
+        width = 1 if settings.method == "chain" else draft.top_log_probs.shape[1]
+        child_rows = None if draft.child_rows is None else draft.child_rows[:, :width]
+        return build_ddtree_tree(
+            draft.top_log_probs[:, :width], draft.top_token_ids[:, :width], child_rows, settings.budget
+        )
+
+    def _verify(self, run: Run, tree: DraftTree, candidates: torch.Tensor) -> torch.Tensor:
+        positions = torch.zeros(len(candidates), dtype=torch.int64)
+        positions[1:] = tree.depths
+        positions += run.root_position
+        return self.target.verify(run.cache, candidates, positions, tree.visibility())
+
+    def _commit(self, run: Run, tree: DraftTree, verdict: TreeVerdict) -> list[int]:
+        """Take over the accepted path and the bonus, cut after the first stop token and at max_new_tokens.
+
+        Tokens, counters and the cache are cut at the same place: of k committed tokens the last is the next
+        root, and the first k rows of the path (root first) are those before it.
+        """
+        path = [int(tree.token_ids[node - 1]) for node in verdict.accept_index[1:]] + [verdict.bonus_token_id]
+        committed, run.finish_reason = cut_committed(
+            path, self.target.stop_token_ids, run.settings.max_new_tokens - run.committed
+        )
+        self.target.commit(run.cache, verdict.accept_index[: len(committed)])
+        run.token_ids += committed
+        run.accepted_drafts += min(verdict.accept_token_num, len(committed))
+        return committed
+
+    def _texts(self, run: Run, committed: list[int]) -> list[str]:
+        texts = run.text.push(committed)
+        if run.finish_reason is not None:
+            texts[-1] += run.text.finish()
+        return texts
+
+    def _fail(self, run: Run, record: StepRecord, error: trace.StepError) -> trace.Step:
+        run.finish_reason = "error"
+        return record.failed(error)
+
+    # ---- what the trace says of the run ----
+
+    def head(self, run: Run) -> trace.Trace:
+        """The run's trace without steps and summary."""
+        drafter = self.drafters[run.settings.drafter or next(iter(self.drafters))]
+        return trace.Trace(
+            created_at=run.created_at,
+            engine=self.engine(),
+            target=self.target_info(),
+            drafter=self.drafter_info(drafter),
+            tokenizer=trace.TokenizerInfo(name=self.target.name, vocab_size=len(self.target.tokenizer)),
+            stop_token_ids=list(self.target.stop_token_ids),
+            prompt=run.prompt,
+            settings=run.settings,
+            steps=[],
+            summary=None,
+        )
+
+    def summary(self, run: Run) -> trace.Summary:
+        """The counters so far."""
+        return trace.Summary(
+            finish_reason=run.finish_reason or "cancelled",
+            steps=run.steps,
+            committed=run.committed,
+            accepted_drafts=run.accepted_drafts,
+            tau=run.committed / run.steps if run.steps else None,
+            tokens_per_second=run.committed / run.step_s if run.step_s else None,
+            wall_s=run.prefill_s + run.step_s,
+            prefill_s=run.prefill_s,
+            lossy=run.lossy,
+        )
+
+    def drafter_info(self, drafter: Drafter) -> trace.DrafterInfo:
+        return trace.DrafterInfo(
+            name=drafter.name, kind=drafter.kind, block_size=drafter.block_size, not_used=self.not_used
+        )
+
+    def target_info(self) -> trace.TargetInfo:
+        target = self.target
+        return trace.TargetInfo(
+            name=target.name,
+            vocab_size=target.vocab_size,
+            num_layers=target.num_layers,
+            hidden_size=target.hidden_size,
+            max_context=target.max_context,
+            notes=list(target.notes),
+        )
+
+    def engine(self) -> trace.Engine:
+        import transformers
+
+        import ddtree
+        from ddtree import _kernels
+
+        versions = {
+            "ddtree": ddtree.__version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+        }
+        return trace.Engine(
+            versions=versions,
+            device=str(self.target.device),
+            dtype=str(self.target.dtype).removeprefix("torch."),
+            threads=torch.get_num_threads(),
+            kernels=_kernels.instruction_set(),
+        )
+
+
+def cut_committed(
+    path: Sequence[int], stop_token_ids: Sequence[int], room: int
+) -> tuple[list[int], trace.FinishReason | None]:
+    """(what of `path` is committed, why the run ends or None): cut after the first stop token, else at `room`
+    tokens. A stop token inside the room beats the limit."""
+    for i, token_id in enumerate(path[:room]):
+        if token_id in stop_token_ids:
+            return list(path[: i + 1]), "stop"
+    return list(path[:room]), "length" if len(path) >= room else None
+
+
+def _seed(settings: Settings) -> int:
+    assert settings.seed is not None
+    return settings.seed
+
+
+def _walk(
+    logits: torch.Tensor,
+    candidates: torch.Tensor,
+    arrays: RetrieveArrays,
+    uniform: torch.Tensor,
+    final: float,
+    settings: Settings,
+) -> TreeVerdict:
+    """Walk the tree with the target's rows. Raises ValueError for a faulty row."""
+    tree = (candidates, arrays.retrieve_next_token, arrays.retrieve_next_sibling)
+    if settings.greedy:  # thresholds change nothing: each probability is 0 or 1
+        return verify_tree_greedy(logits, *tree)
+    return verify_tree(
+        logits,
+        *tree,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        coins=uniform,
+        final_coin=final,
+        threshold_single=settings.threshold_single,
+        threshold_acc=settings.threshold_acc,
+    )
