@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ddtree",
-        description="Tree speculative decoding, watched live. A small drafter proposes, DDTree makes the best "
-        "tree of it, the target model scores the whole tree in one pass, and a sampler commits one path.",
+        description="Tree speculative decoding, watched live. A small drafter proposes, DDTree makes the "
+        "best tree of it, the target scores the whole tree in one pass, and a sampler commits one path.",
         epilog="Exit codes: 0 done, 1 the work failed, 2 the command could not be carried out as given.",
     )
     parser.add_argument("--version", action="version", version=f"ddtree {ddtree.__version__}")
@@ -56,9 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check",
         help="re-derive every decision of a trace",
-        description="Rebuild every tree from its candidate rows, every array from its tree, every path from coins "
-        "and probabilities, and every counter from the steps; name each place that does not hold. Exit code 1 if "
-        "there is one.",
+        description="Rebuild every tree from its candidate rows, every array from its tree, every path from "
+        "coins and probabilities, and every counter from the steps; name each place that does not hold. Exit "
+        "code 1 if there is one.",
     )
     check.add_argument(
         "file", metavar="FILE", help="a trace, as exported by the page or by `ddtree run --trace`"
@@ -101,8 +101,8 @@ def _serve_parser(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve the page",
-        description="Serve the page and its API. Bound to loopback unless --host says otherwise; elsewhere a token "
-        "is needed, which is printed once as part of the URL.",
+        description="Serve the page and its API. Bound to loopback unless --host says otherwise; elsewhere a "
+        "token is needed, which is printed once as part of the URL.",
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: %(default)s)")
     serve.add_argument("--port", type=int, default=8000, help="0: any free one (default: %(default)s)")

@@ -30,8 +30,8 @@ def load_engine(
     threads: int | None = None,
     progress: Callable[[str, float | None], None] | None = None,
 ) -> LoadedEngine:
-    """Load a target and its drafters by name. A drafter that does not fit leaves the n-gram drafter, and the
-    reason; one that was asked for by name and cannot be loaded raises, like a target (ValueError, OSError)."""
+    """Load a target and its drafters by name. A drafter that does not fit leaves the n-gram drafter, and
+    the reason; one asked for by name that cannot be loaded raises, like a target (ValueError, OSError)."""
     if threads is not None:
         torch.set_num_threads(threads)
     target = load_target(model, device=device, dtype=dtype, progress=progress)
