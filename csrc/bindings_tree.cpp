@@ -1,5 +1,57 @@
+// Tree build, encoding, topology check, top-k. Pointers come as integers: an array argument would cost 2 us each
+// (DLPack), more than the encoding itself. ddtree/{tree,retrieve,topk}.py check shapes, dtypes and contiguity.
 #include <nanobind/nanobind.h>
+
+#include <cstdint>
+
+#include "cpu/tree.h"
+#include "ddtree/retrieve.h"
 
 namespace nb = nanobind;
 
-void bind_tree(nb::module_&) {}
+namespace {
+
+template <class T>
+const T* read(std::uintptr_t address) {
+    return reinterpret_cast<const T*>(address);
+}
+
+template <class T>
+T* write(std::uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// The number of nodes, -1 if the rows are at fault.
+int build_tree(std::uintptr_t log_probs, bool is_double, std::uintptr_t token_ids, std::uintptr_t child_rows,
+                int rows, int ranks, int budget, std::uintptr_t buffer) {
+    const auto* ids = read<std::int64_t>(token_ids);
+    const auto* children = read<std::int64_t>(child_rows);
+    auto* out = write<std::int64_t>(buffer);
+    return is_double ? ddtree::cpu::build_tree(read<double>(log_probs), ids, children, rows, ranks, budget, out)
+                     : ddtree::cpu::build_tree(read<float>(log_probs), ids, children, rows, ranks, budget, out);
+}
+
+int encode_tree(std::uintptr_t parents, int nodes, int length, std::int64_t batch_offset, std::uintptr_t arrays) {
+    return ddtree::cpu::encode_tree(read<std::int64_t>(parents), nodes, length, batch_offset,
+                                    write<std::int64_t>(arrays));
+}
+
+void write_visibility(std::uintptr_t parents, int nodes, int length, std::uintptr_t out) {
+    ddtree::cpu::write_visibility(read<std::int64_t>(parents), nodes, length, write<std::uint8_t>(out));
+}
+
+// 0: sound; else 8 * node + TopologyFault.
+std::int64_t check_topology(std::uintptr_t next_token, std::uintptr_t next_sibling, std::uintptr_t tokens, int nodes) {
+    const std::int64_t fault = ddtree::cpu::check_topology(read<std::int64_t>(next_token), read<std::int64_t>(next_sibling),
+                                                           read<std::int64_t>(tokens), nodes);
+    return fault == ddtree::kSoundTopology ? 0 : fault;
+}
+
+}  // namespace
+
+void bind_tree(nb::module_& m) {
+    m.def("build_tree", &build_tree);
+    m.def("encode_tree", &encode_tree);
+    m.def("write_visibility", &write_visibility);
+    m.def("check_topology", &check_topology);
+}

@@ -40,6 +40,7 @@ enum Site : int {
     kSiteTopologyJump = 22,
     kSiteTopologyReached = 23,
     kSiteSiblingTokens = 24,
+    kSiteSiblingVerdict = 25,
     // sample.h: 30..59
 };
 

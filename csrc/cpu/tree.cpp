@@ -1,0 +1,58 @@
+#include "cpu/tree.h"
+
+#include <bit>
+#include <memory>
+
+#include "ddtree/retrieve.h"
+#include "ddtree/tree.h"
+
+namespace ddtree::cpu {
+
+namespace {
+
+// Memory whose contents nobody has set.
+template <class T>
+std::unique_ptr<T[]> uninitialised(std::int64_t count) {
+    return std::make_unique_for_overwrite<T[]>(static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
+template <class T>
+int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
+                int ranks, int budget, std::int64_t* buffer) {
+    const SerialBlock block;
+    const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 1;  // 2 to 4 buckets for each rank
+    const auto nodes = uninitialised<Candidate>(2 * static_cast<std::int64_t>(budget) + 2 + block.size());
+    const auto heads = uninitialised<std::int32_t>((std::int64_t{1} << bucket_bits) +
+                                                   static_cast<std::int64_t>(rows) * ranks);
+    const TreeScratch scratch = {nodes.get(), nodes.get() + budget + 1, heads.get(),
+                                 heads.get() + (std::int64_t{1} << bucket_bits), bucket_bits};
+    const CandidateRows<T> in = {log_probs, token_ids, child_rows, rows, ranks};
+    const TreeArrays out = TreeArrays::over(buffer, budget);
+    ddtree::build_tree(block, in, budget, scratch, out);
+    return out.header[1] == static_cast<std::int64_t>(RowsFault::none) ? static_cast<int>(out.header[0]) : -1;
+}
+
+template int build_tree(const float*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
+template int build_tree(const double*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
+
+int encode_tree(const std::int64_t* parents, int nodes, int length, std::int64_t batch_offset, std::int64_t* arrays) {
+    const int bad = first_bad_parent(parents, nodes);
+    if (bad >= 0) return bad;
+    ddtree::encode_tree(SerialBlock{}, parents, nodes, length, batch_offset, arrays, arrays + length,
+                        arrays + 2 * static_cast<std::int64_t>(length));
+    return -1;
+}
+
+void write_visibility(const std::int64_t* parents, int nodes, int length, std::uint8_t* out) {
+    ddtree::write_visibility(SerialBlock{}, parents, nodes, length, out);
+}
+
+std::int64_t check_topology(const std::int64_t* next_token, const std::int64_t* next_sibling,
+                            const std::int64_t* tokens, int nodes) {
+    const auto scratch = uninitialised<std::int32_t>(topology_scratch_words(nodes));
+    return ddtree::check_topology(SerialBlock{}, next_token, next_sibling, tokens, nodes, scratch.get());
+}
+
+}  // namespace ddtree::cpu
