@@ -12,7 +12,15 @@ SPACE = "\u0120"  # a byte-level vocabulary writes a leading space so
 @pytest.fixture(scope="module")
 def byte_level() -> TokenText:
     # F0 9F 98 80 is a grinning face; in the byte-level alphabet: \u00f0 \u0141 \u013a \u0122
-    vocab = {"a": 0, SPACE + "the": 1, "\u00f0\u0141": 2, "\u013a\u0122": 3, "\u0122": 4, "\u010a": 5, "<b>": 6}
+    vocab = {
+        "a": 0,
+        SPACE + "the": 1,
+        "\u00f0\u0141": 2,
+        "\u013a\u0122": 3,
+        "\u0122": 4,
+        "\u010a": 5,
+        "<b>": 6,
+    }
     backend = Tokenizer(models.BPE(vocab, []))
     backend.decoder = decoders.ByteLevel()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)

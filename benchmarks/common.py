@@ -1,0 +1,87 @@
+"""What the benchmarks share: prompts, the untouched transformers model, ratios with an interval."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+OWN_PROMPTS = Path(__file__).parent / "prompts.jsonl"
+
+
+def prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """--prompts FILE (JSON lines with a `prompt`), --every N: each N-th of them."""
+    parser.add_argument("--prompts", type=Path, default=OWN_PROMPTS, help="JSON lines with a field `prompt`")
+    parser.add_argument("--every", type=int, default=1, help="use each N-th prompt, from the first on")
+
+
+def read_prompts(path: Path, every: int = 1) -> list[str]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [str(json.loads(line)["prompt"]) for line in lines[::every]]
+
+
+def untouched_model(dtype: Any) -> Any:
+    """The default target as transformers itself loads it: sdpa, default cache, plain linear layers."""
+    from transformers import AutoModelForCausalLM
+
+    from ddtree.models import locate
+
+    folder, _ = locate(None, lambda what, fraction: None)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+    return model.eval()
+
+
+def greedy_generate(model: Any, prompt_ids: Sequence[int], new_tokens: int, stop: Sequence[int]) -> list[int]:
+    """transformers' own greedy text, all logits processors off, a stop token included."""
+    import torch
+    from transformers import GenerationConfig
+
+    config = GenerationConfig(
+        do_sample=False, max_new_tokens=new_tokens, eos_token_id=list(stop) or None, pad_token_id=0
+    )
+    ids = torch.tensor([list(prompt_ids)])
+    with torch.inference_mode():
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return [int(i) for i in output[0, len(prompt_ids) :]]
+
+
+def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """(geometric mean, lower, upper): the 95 % t-interval of paired ratios, on their logarithms."""
+    from scipy import stats
+
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = sum(logs) / len(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    spread = math.sqrt(sum((value - mean) ** 2 for value in logs) / (len(logs) - 1) / len(logs))
+    half = float(stats.t.ppf(0.975, len(logs) - 1)) * spread
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def machine() -> str:
+    """One line that says where a figure was taken."""
+    import torch
+
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__} on {torch.get_num_threads()} threads"
+
+
+def commit() -> str:
+    """The commit that is measured, with a + when the tree has changes."""
+    here = Path(__file__).parent
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"
