@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/topk.h"
 #include "cpu/tree.h"
 #include "ddtree/retrieve.h"
 
@@ -47,6 +48,26 @@ std::int64_t check_topology(std::uintptr_t next_token, std::uintptr_t next_sibli
     return fault == ddtree::kSoundTopology ? 0 : fault;
 }
 
+enum class Dtype { float32 = 0, bfloat16 = 1, float16 = 2 };
+
+// -1, or the first row that has no softmax.
+std::int64_t topk_log_softmax(std::uintptr_t logits, int dtype, std::int64_t rows, std::int64_t size, std::int64_t k,
+                              double temperature, std::uintptr_t top_log_probs, std::uintptr_t top_token_ids) {
+    const nb::gil_scoped_release released;
+    const auto run = [&](const auto* from) {
+        return ddtree::cpu::topk_log_softmax(from, rows, size, k, temperature, write<float>(top_log_probs),
+                                             write<std::int64_t>(top_token_ids));
+    };
+    switch (static_cast<Dtype>(dtype)) {
+        case Dtype::bfloat16:
+            return run(read<ddtree::BFloat16>(logits));
+        case Dtype::float16:
+            return run(read<ddtree::Float16>(logits));
+        default:
+            return run(read<float>(logits));
+    }
+}
+
 }  // namespace
 
 void bind_tree(nb::module_& m) {
@@ -54,4 +75,5 @@ void bind_tree(nb::module_& m) {
     m.def("encode_tree", &encode_tree);
     m.def("write_visibility", &write_visibility);
     m.def("check_topology", &check_topology);
+    m.def("topk_log_softmax", &topk_log_softmax);
 }

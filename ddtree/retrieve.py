@@ -85,7 +85,9 @@ def validate_topology(
     fault = _kernels.check_topology(on_host[0].data_ptr(), on_host[1].data_ptr(), tokens, nodes)
     if fault:
         node, kind = divmod(fault, 8)
-        pointers = f"next_token {int(on_host[0][node])}, next_sibling {int(on_host[1][node])}, of {nodes} nodes"
+        pointers = (
+            f"next_token {int(on_host[0][node])}, next_sibling {int(on_host[1][node])}, of {nodes} nodes"
+        )
         raise ValueError(f"node {node} {_TOPOLOGY_FAULTS[kind]} ({pointers})")
 
 

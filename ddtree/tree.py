@@ -88,7 +88,9 @@ class DraftTree:
         """
         nodes = len(token_ids)
         if len(parents) != nodes + 1:
-            raise ValueError(f"{nodes} tokens need {nodes + 1} parents (the root's first), not {len(parents)}")
+            raise ValueError(
+                f"{nodes} tokens need {nodes + 1} parents (the root's first), not {len(parents)}"
+            )
         depths, ranks, children = [0], [-1], [0] * (nodes + 1)
         if parents[0] != -1:
             raise ValueError(f"parents[0] is {parents[0]}; the root's parent is -1")
