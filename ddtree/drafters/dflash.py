@@ -1,0 +1,255 @@
+"""The DFlash drafter (arXiv 2602.06036): one non-causal pass over a block of masks gives the distribution of
+each of the next positions.
+
+The block is the root's embedding followed by masks, at the root's position and those after it. Its keys and
+values stand behind those of the context: the target's tapped hidden states of every committed token before
+the root, projected (`fc`), normed and fed to each layer's own key and value projections. Embedding and output
+head are the target's. Tensor names and arithmetic are those of the z-lab checkpoints; the state after target
+layer i is hidden_states[i + 1], for the last layer after the final norm, as the published code indexes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ddtree.drafters.base import Context, Draft, DraftFault
+from ddtree.drafters.dflash_config import DFlashConfig, check_target, read_config
+from ddtree.packed import pack_model
+from ddtree.topk import RowFault, topk_log_softmax
+from ddtree.trace import Origin
+
+
+@dataclass(slots=True)
+class DFlashState:
+    """Keys and values of the committed context in each layer, block rows behind them for the pass."""
+
+    capacity: int  # tokens, the root included
+    keys: list[torch.Tensor]  # per layer [Hkv, capacity + block_size, D]
+    values: list[torch.Tensor]
+    length: int = field(default=0)  # context tokens held
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: DFlashConfig, intermediate_size: int) -> None:
+        super().__init__()
+        width, heads, key_heads, dim = (
+            config.hidden_size,
+            config.num_heads,
+            config.num_key_heads,
+            config.head_dim,
+        )
+        self.input_layernorm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.self_attn = nn.ModuleDict(
+            {
+                "q_proj": nn.Linear(width, heads * dim, bias=False),
+                "k_proj": nn.Linear(width, key_heads * dim, bias=False),
+                "v_proj": nn.Linear(width, key_heads * dim, bias=False),
+                "o_proj": nn.Linear(heads * dim, width, bias=False),
+                "q_norm": nn.RMSNorm(dim, config.rms_norm_eps),
+                "k_norm": nn.RMSNorm(dim, config.rms_norm_eps),
+            }
+        )
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(width, intermediate_size, bias=False),
+                "up_proj": nn.Linear(width, intermediate_size, bias=False),
+                "down_proj": nn.Linear(intermediate_size, width, bias=False),
+            }
+        )
+        self.head_dim = dim
+
+    def keys_values(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[n, width] -> keys (normed, rotated) and values, [Hkv, n, D] each."""
+        n = x.shape[0]
+        keys = self.self_attn["k_proj"](x).view(n, -1, self.head_dim)
+        values = self.self_attn["v_proj"](x).view(n, -1, self.head_dim)
+        return _rotate(self.self_attn["k_norm"](keys).transpose(0, 1), cos, sin), values.transpose(0, 1)
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        length: int,
+    ) -> torch.Tensor:
+        """hidden [B, width]; keys, values: the layer's rows, of which `length` are context; the block's are
+        written behind them."""
+        block = hidden.shape[0]
+        x = self.input_layernorm(hidden)
+        new_keys, new_values = self.keys_values(x, cos, sin)
+        keys.narrow(1, length, block).copy_(new_keys)
+        values.narrow(1, length, block).copy_(new_values)
+        query = self.self_attn["q_proj"](x).view(block, -1, self.head_dim)
+        query = _rotate(self.self_attn["q_norm"](query).transpose(0, 1), cos, sin)
+        heads, key_heads = query.shape[0], keys.shape[0]
+        grouped = query.reshape(1, key_heads, heads // key_heads * block, self.head_dim)
+        total = length + block
+        attended = F.scaled_dot_product_attention(
+            grouped, keys.narrow(1, 0, total)[None], values.narrow(1, 0, total)[None]
+        )
+        attended = attended.view(heads, block, self.head_dim).transpose(0, 1).reshape(block, -1)
+        hidden = hidden + self.self_attn["o_proj"](attended)
+        x = self.post_attention_layernorm(hidden)
+        gated = F.silu(self.mlp["gate_proj"](x)) * self.mlp["up_proj"](x)
+        return hidden + self.mlp["down_proj"](gated)  # type: ignore[no-any-return]
+
+
+class DFlashModel(nn.Module):
+    """The drafter's weights and forward, without the target's embedding and head."""
+
+    def __init__(self, config: DFlashConfig, intermediate_size: int) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.fc = nn.Linear(len(config.target_layer_ids) * width, width, bias=False)
+        self.hidden_norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.layers = nn.ModuleList(_Layer(config, intermediate_size) for _ in range(config.num_layers))
+        self.norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.config = config
+        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+        self.inverse_frequencies: torch.Tensor
+        self.register_buffer("inverse_frequencies", 1.0 / config.rope_theta**exponents, persistent=False)
+
+    def extend(self, state: DFlashState, features: torch.Tensor) -> None:
+        """Appends context: features [n, taps * width] of the tokens that follow the state's."""
+        n = features.shape[0]
+        context = self.hidden_norm(self.fc(features))
+        cos, sin = self._angles(state.length, n, features.dtype)
+        for layer, keys, values in zip(self.layers, state.keys, state.values, strict=True):
+            assert isinstance(layer, _Layer)
+            new_keys, new_values = layer.keys_values(context, cos, sin)
+            keys.narrow(1, state.length, n).copy_(new_keys)
+            values.narrow(1, state.length, n).copy_(new_values)
+        state.length += n
+
+    def forward(self, state: DFlashState, embeddings: torch.Tensor) -> torch.Tensor:
+        """embeddings [B, width] of root and masks, the root right behind the context -> hidden [B, width]."""
+        cos, sin = self._angles(state.length, embeddings.shape[0], embeddings.dtype)
+        hidden = embeddings
+        for layer, keys, values in zip(self.layers, state.keys, state.values, strict=True):
+            hidden = layer(hidden, cos, sin, keys, values, state.length)
+        return self.norm(hidden)  # type: ignore[no-any-return]
+
+    def _angles(self, start: int, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(
+            start, start + count, device=self.inverse_frequencies.device, dtype=torch.float32
+        )
+        angles = positions[:, None] * self.inverse_frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [H, n, D] by [n, D] angles; the halves of D turn together."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+class DFlashDrafter:
+    """Drafts for one target; made by `ddtree.load_drafter`."""
+
+    kind: Origin = "dflash"
+
+    def __init__(
+        self,
+        name: str,
+        config: DFlashConfig,
+        model: DFlashModel,
+        target: Any,
+        offsets: torch.Tensor | None = None,
+    ) -> None:
+        """offsets: int64 [Vd], the target's id of the drafter's token i is i + offsets[i]."""
+        self.name = name
+        self.config = config
+        self.block_size = config.block_size
+        self.taps = config.target_layer_ids
+        self.max_context: int | None = config.max_context
+        self.model = model
+        self._embed = target.model.get_input_embeddings()
+        self._head = target.model.get_output_embeddings()
+        self._device, self._dtype = target.device, target.dtype
+        self._target_ids = (
+            None if offsets is None else offsets + torch.arange(len(offsets), device=offsets.device)
+        )
+        self._vocab_size: int = target.vocab_size
+
+    @classmethod
+    def from_folder(cls, folder: Path, target: Any) -> DFlashDrafter:
+        """Reads config.json and *.safetensors. Raises ValueError when they do not fit together or the target."""
+        config = read_config(folder)
+        check_target(
+            config,
+            num_layers=target.num_layers,
+            hidden_size=target.hidden_size,
+            vocab_size=target.vocab_size,
+        )
+        tensors = _read_tensors(folder)
+        gate = tensors.get("layers.0.mlp.gate_proj.weight")
+        if gate is None:
+            raise ValueError("layers.0.mlp.gate_proj.weight is missing from its safetensors")
+        model = DFlashModel(config, gate.shape[0])
+        try:
+            model.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise ValueError("its tensors do not fit config.json: " + " ".join(str(error).split())) from error
+        model = model.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
+        model.inverse_frequencies = model.inverse_frequencies.float()
+        if target.device.type == "cpu":
+            pack_model(model)
+        return cls(folder.name, config, model, target)
+
+    def new_state(self, capacity: int) -> DFlashState:
+        config = self.config
+        shape = (config.num_key_heads, capacity + config.block_size, config.head_dim)
+        make = lambda: torch.zeros(shape, dtype=self._dtype, device=self._device)  # noqa: E731
+        return DFlashState(
+            capacity, [make() for _ in range(config.num_layers)], [make() for _ in range(config.num_layers)]
+        )
+
+    @torch.inference_mode()
+    def draft(
+        self, state: DFlashState, context: Context, *, block_size: int, candidates: int, temperature: float
+    ) -> Draft:
+        """Rows of depths 1..block_size - 1: the `candidates` likeliest tokens of each."""
+        logits = self.logits(state, context, block_size)
+        try:
+            top_log_probs, top_token_ids = topk_log_softmax(logits, candidates, temperature)
+        except RowFault as fault:
+            raise DraftFault(
+                f"the drafter's output at depth {fault.row + 1}: {fault}", fault.row + 1
+            ) from fault
+        return Draft(top_log_probs, top_token_ids, None, self.kind, temperature, logits)
+
+    @torch.inference_mode()
+    def logits(self, state: DFlashState, context: Context, block_size: int) -> torch.Tensor:
+        """[block_size - 1, V] in the model's dtype, row d for depth d + 1."""
+        if context.features is None:
+            raise ValueError("a DFlash drafter needs the target's tapped hidden states")
+        root = len(context.token_ids) - 1
+        if state.length < root:
+            self.model.extend(state, context.features[state.length : root])
+        ids = torch.full((block_size,), self.config.mask_token_id, dtype=torch.int64, device=self._device)
+        ids[0] = context.token_ids[root]
+        hidden = self.model(state, self._embed(ids))
+        return self._head(hidden[1:])  # type: ignore[no-any-return]
+
+
+def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    tensors: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+    if not tensors:
+        raise ValueError(f"{folder} holds no safetensors")
+    return tensors

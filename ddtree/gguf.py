@@ -1,0 +1,159 @@
+"""GGUF files as Hugging Face folders: weights dequantised to safetensors, configuration and tokenizer beside
+them, so that a 4-bit file loads like any other model.
+
+The value layouts undone here are llama.cpp's converter's (convert_hf_to_gguf.py): it interleaves the rows of
+query and key projections of the llama family and stores the others as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddtree.support import UnsupportedModel
+
+Progress = Callable[[str, float | None], None]
+
+_INTERLEAVED = {"llama"}
+_ARCHITECTURES = {"llama", "qwen2", "qwen3"}
+_SHARD_BYTES = 2**30
+
+
+def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
+    """Writes config.json, generation_config.json, the tokenizer and float32 safetensors of `source` into the
+    existing, empty `folder`. Memory stays below a shard of 1 GiB and a tensor. Raises UnsupportedModel for an
+    architecture or a tensor that has no place here, and for a file that is no GGUF."""
+    from gguf import GGUFReader
+
+    progress("reading the GGUF file", None)
+    try:
+        reader = GGUFReader(source)
+        architecture = reader.fields["general.architecture"].contents()
+    except (ValueError, KeyError, IndexError, OSError) as error:
+        raise UnsupportedModel(f"{source} cannot be read as a GGUF file: {error}") from error
+    if architecture not in _ARCHITECTURES:
+        raise UnsupportedModel(
+            f"{source.name} has the GGUF architecture {architecture!r}; {', '.join(sorted(_ARCHITECTURES))} can be "
+            "converted. Give the model's Hugging Face folder or id instead."
+        )
+    config = _read_config(source)
+    _write_tokenizer(source, folder, reader)
+    config.save_pretrained(folder)
+    _write_weights(reader, architecture, config, folder, progress)
+
+
+def _read_config(source: Path) -> Any:
+    from transformers import AutoConfig, GenerationConfig
+
+    config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+    config.architectures = [type(config).__name__.removesuffix("Config") + "ForCausalLM"]
+    config.dtype = "float32"
+    del GenerationConfig
+    return config
+
+
+def _write_tokenizer(source: Path, folder: Path, reader: Any) -> None:
+    from tokenizers import pre_tokenizers
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    kind = reader.fields.get("tokenizer.ggml.pre")
+    if kind is not None and kind.contents() == "smollm":
+        # SmolLM splits digits one by one; transformers reads the file as plain GPT-2.
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    tokenizer.save_pretrained(folder)
+
+
+def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, progress: Progress) -> None:
+    from safetensors.numpy import save_file
+
+    names = _names(reader, architecture, config)
+    total = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    done = 0
+    shard: dict[str, np.ndarray[Any, Any]] = {}
+    shards: list[list[str]] = []
+
+    def flush() -> None:
+        save_file(shard, folder / f"shard-{len(shards)}.safetensors", metadata={"format": "pt"})
+        shards.append(list(shard))
+        shard.clear()
+
+    for tensor, name in names:
+        values = _dequantise(tensor)
+        if architecture in _INTERLEAVED and ".q_proj." in name:
+            values = _undo_interleaving(values, config.num_attention_heads)
+        elif architecture in _INTERLEAVED and ".k_proj." in name:
+            values = _undo_interleaving(values, config.num_key_value_heads)
+        if shard and sum(held.nbytes for held in shard.values()) + values.nbytes > _SHARD_BYTES:
+            flush()
+        shard[name] = np.ascontiguousarray(values)
+        done += values.size
+        progress("dequantising the weights", done / total)
+    progress("writing the weights", None)
+    flush()
+    _name_shards(folder, shards, total * 4)
+
+
+def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
+    """Gives the shards the names that transformers looks for, with an index when there are several."""
+    if len(shards) == 1:
+        (folder / "shard-0.safetensors").rename(folder / "model.safetensors")
+        return
+    weight_map = {}
+    for index, names in enumerate(shards):
+        file = f"model-{index + 1:05d}-of-{len(shards):05d}.safetensors"
+        (folder / f"shard-{index}.safetensors").rename(folder / file)
+        weight_map.update(dict.fromkeys(names, file))
+    index_text = json.dumps({"metadata": {"total_size": total_bytes}, "weight_map": weight_map}, indent=1)
+    (folder / "model.safetensors.index.json").write_text(index_text)
+
+
+def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, str]]:
+    """Each tensor of the file with its parameter's name in transformers' model. Raises UnsupportedModel when one
+    side has something the other lacks."""
+    import torch
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+    from transformers import AutoModelForCausalLM
+
+    arch = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    name_map = get_tensor_name_map(arch, config.num_hidden_layers)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    by_gguf: dict[str, str] = {}
+    for name in model.state_dict():
+        stem, _, suffix = name.rpartition(".")
+        by_gguf[f"{name_map.get_name(stem)}.{suffix}"] = name
+    in_file = {tensor.name for tensor in reader.tensors}
+    tied = {"output.weight"} if config.tie_word_embeddings else set()
+    missing = sorted(by_gguf.keys() - in_file - tied)
+    unknown = sorted(in_file - by_gguf.keys())
+    if missing or unknown:
+        what = f"lacks {missing[0]}" if missing else f"holds {unknown[0]}, which has no place in the model"
+        raise UnsupportedModel(f"the GGUF file {what}; give the model's Hugging Face folder or id instead")
+    for tensor in reader.tensors:
+        yield tensor, by_gguf[tensor.name]
+
+
+def _dequantise(tensor: Any) -> np.ndarray[Any, Any]:
+    from gguf.quants import dequantize
+
+    try:
+        values = dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError as error:
+        raise UnsupportedModel(
+            f"{tensor.name} is stored as {tensor.tensor_type.name}, which cannot be read"
+        ) from error
+    return np.asarray(values, dtype=np.float32)
+
+
+def _undo_interleaving(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """Rows (or bias entries) of a head: from pairs (i, i + dim/2) side by side back to two halves."""
+    dim = values.shape[0] // heads
+    paired = values.reshape(heads, dim // 2, 2, *values.shape[1:])
+    return paired.swapaxes(1, 2).reshape(values.shape)

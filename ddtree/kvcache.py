@@ -1,0 +1,124 @@
+"""The target's cache: preallocated rows for keys, values and tapped hidden states.
+
+A pass appends its rows behind the committed ones; committing moves the accepted rows to the front. The
+layers are views of a few stacked buffers, so that a commit is one copy for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one layer keeps of a token. Keys and values differ in size under latent attention."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+class RowLayer(CacheLayerMixin):  # type: ignore[misc]
+    """transformers' cache layer over rows of a buffer: `update` writes behind the committed rows and returns
+    views. Keys [1, heads, capacity, key_dim], values [1, heads, capacity, value_dim]."""
+
+    is_sliding = False
+    is_croppable = False
+
+    def __init__(self, owner: TargetCache, keys: torch.Tensor, values: torch.Tensor) -> None:
+        super().__init__()
+        self.owner = owner
+        self.keys = keys
+        self.values = values
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        start = self.owner.length
+        rows = key_states.shape[2]
+        self.keys.narrow(2, start, rows).copy_(key_states)
+        self.values.narrow(2, start, rows).copy_(value_states)
+        return self.keys.narrow(2, 0, start + rows), self.values.narrow(2, 0, start + rows)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Nothing is left to do: the rows are preallocated."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.owner.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.owner.length
+
+    def get_max_length(self) -> int:
+        return self.owner.capacity
+
+
+class TargetCache:
+    """Rows of one run: `capacity` of them, of which the first `length` are committed."""
+
+    def __init__(
+        self,
+        shapes: Sequence[LayerShape | None],
+        capacity: int,
+        taps: Sequence[int],
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """shapes: one per layer index, None where a layer keeps nothing (it reads another layer's rows)."""
+        self.capacity = capacity
+        self.length = 0
+        self.pending = 0
+        self.taps = tuple(taps)
+        self.features: torch.Tensor | None = None
+        if self.taps:
+            self.features = torch.zeros(capacity, len(self.taps) * hidden_size, dtype=dtype, device=device)
+        self._buffers: list[torch.Tensor] = []
+        self.layers = Cache(layers=self._make_layers(shapes, dtype, device))
+
+    def _make_layers(
+        self, shapes: Sequence[LayerShape | None], dtype: torch.dtype, device: torch.device
+    ) -> list[CacheLayerMixin]:
+        """Stacks all tensors of one (heads, dim) into a buffer [count, heads, capacity, dim]."""
+        wanted: dict[tuple[int, int], int] = {}
+        for shape in shapes:
+            for dim in () if shape is None else (shape.key_dim, shape.value_dim):
+                assert shape is not None
+                wanted[shape.heads, dim] = wanted.get((shape.heads, dim), 0) + 1
+        stacks = {
+            (heads, dim): torch.zeros(count, heads, self.capacity, dim, dtype=dtype, device=device)
+            for (heads, dim), count in wanted.items()
+        }
+        self._buffers = list(stacks.values())
+        free = {key: iter(stack) for key, stack in stacks.items()}
+        return [
+            DummyLayer()
+            if shape is None
+            else RowLayer(
+                self,
+                next(free[shape.heads, shape.key_dim])[None],
+                next(free[shape.heads, shape.value_dim])[None],
+            )
+            for shape in shapes
+        ]
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Commits these rows of the pending ones, in this order: they move to `length` onwards in keys,
+        values and features alike. Raises ValueError for a row that is not pending or stands twice."""
+        if any(not 0 <= row < self.pending for row in rows) or len(set(rows)) != len(rows):
+            raise ValueError(f"cannot commit rows {list(rows)}: {self.pending} rows are pending")
+        start, count = self.length, len(rows)
+        if list(rows) != list(range(count)):
+            moved = torch.tensor(rows, device=self._buffers[0].device) + start
+            for buffer in self._buffers:
+                buffer.narrow(2, start, count).copy_(buffer.index_select(2, moved))
+            if self.features is not None:
+                self.features.narrow(0, start, count).copy_(self.features.index_select(0, moved))
+        self.length += count
+        self.pending = 0

@@ -1,0 +1,143 @@
+"""Loading a causal LM into a Target: checks before the weights, packing after, a probe at the end."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from ddtree import attention
+from ddtree.packed import pack_model
+from ddtree.storage import Progress
+from ddtree.support import (
+    UnsupportedModel,
+    check_config,
+    check_tree_pass,
+    generation_notes,
+    layer_windows,
+    probe_layers,
+)
+from ddtree.target import Target
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str) -> torch.device:
+    """auto is the CPU: the kernels of this build run there. Raises ValueError."""
+    if name == "auto":
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r} is not known; take auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r} was asked for, but this torch sees no CUDA device")
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """auto is bfloat16 where it is computed fast (AMX or AVX-512 BF16, CUDA from compute capability 8)."""
+    if name in _DTYPES:
+        return _DTYPES[name]
+    if name != "auto":
+        raise ValueError(f"dtype {name!r} is not known; take auto, {', '.join(_DTYPES)}")
+    if device.type == "cuda":
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def load(source: str, name: str, device: torch.device, dtype: str, progress: Progress) -> Target:
+    """source: a folder or a Hugging Face id. Raises UnsupportedModel, ModelUnavailable."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    progress("reading the configuration", None)
+    config = _fetch(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
+    check_config(name, config)
+    progress("reading the tokenizer", None)
+    tokenizer = _fetch(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+    progress("reading the weights", None)
+    model = _fetch(name, lambda: _load_model(source, config, pick_dtype(dtype, device)))
+    return make_target(model.to(device), tokenizer, name, progress)
+
+
+def _load_model(source: str, config: Any, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    options = {"config": config, "dtype": dtype, "trust_remote_code": False}
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            source, attn_implementation=attention.ATTENTION, **options
+        )
+    except KeyError as error:
+        # families with a table of attention classes of their own
+        if attention.ATTENTION not in str(error):
+            raise
+        return AutoModelForCausalLM.from_pretrained(source, attn_implementation="eager", **options)
+
+
+def make_target(
+    model: Any, tokenizer: Any, name: str, progress: Progress = lambda what, fraction: None
+) -> Target:
+    """A Target from a model in memory whose attention is `ddtree` (or eager). Packs it in place."""
+    model.eval().requires_grad_(False)
+    check_config(name, model.config)
+    progress("repacking the weights", None)
+    notes = generation_notes(model)
+    if model.device.type == "cpu":
+        notes += pack_model(model)
+    progress("checking a tree pass", None)
+    shapes, vocab_size = probe_layers(name, model)
+    target = Target(
+        model,
+        tokenizer,
+        name=name,
+        layer_shapes=shapes,
+        vocab_size=vocab_size,
+        max_context=_max_context(model.config, tokenizer),
+        layer_windows=layer_windows(model.config),
+        stop_token_ids=_stop_token_ids(model, tokenizer),
+        notes=notes,
+    )
+    check_tree_pass(target)
+    return target
+
+
+def _fetch(name: str, get: Any) -> Any:
+    """Runs a transformers loader and turns what it raises into one sentence."""
+    from ddtree.models import ModelUnavailable
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return get()
+    except OSError as error:
+        raise ModelUnavailable(f"{name} could not be loaded: {_first_line(error)}") from error
+    except (ValueError, KeyError, ImportError) as error:
+        raise UnsupportedModel(
+            f"{name} cannot be loaded as a causal language model: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _max_context(config: Any, tokenizer: Any) -> int:
+    text = config.get_text_config()
+    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if isinstance(getattr(text, key, None), int):
+            return int(getattr(text, key))
+    limit = getattr(tokenizer, "model_max_length", None) or 0
+    return int(limit) if 0 < limit < 10**7 else 2048
+
+
+def _stop_token_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """generation_config.eos_token_id, one or several, and the tokenizer's."""
+    configured = model.generation_config.eos_token_id
+    several = configured if isinstance(configured, (list, tuple)) else [configured]
+    ids = [int(one) for one in [*several, getattr(tokenizer, "eos_token_id", None)] if one is not None]
+    return tuple(dict.fromkeys(ids))

