@@ -168,6 +168,8 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     prompt = _prompt(arguments)
+    if arguments.threads is not None and arguments.threads < 1:
+        raise UsageError(f"--threads {arguments.threads}: use 1 or more")
     if arguments.trace and not Path(arguments.trace).absolute().parent.is_dir():
         raise UsageError(f"--trace {arguments.trace}: its folder does not exist; create it first")
     say = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
@@ -227,8 +229,6 @@ def _decoder(arguments: argparse.Namespace, settings: Settings, say: Any) -> Any
     from ddtree.decoder import TreeDecoder
     from ddtree.engine import load_engine
 
-    if arguments.threads is not None and arguments.threads < 1:
-        raise UsageError(f"--threads {arguments.threads}: use 1 or more")
     try:
         engine = load_engine(
             model=arguments.model,
