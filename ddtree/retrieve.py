@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from ddtree import _kernels
+from ddtree.retrieve_check import RetrieveFault, check_retrieve
 from ddtree.tree import DraftTree
 
-FaultKind = Literal[
-    "unreachable",
-    "visited_twice",
-    "cycle",
-    "out_of_range",
-    "padding_reachable",
-    "siblings_out_of_order",
-    "sibling_tokens_equal",
-    "parent_disagrees",
-    "depth_disagrees",
-    "wrong_sentinel",
+__all__ = [
+    "RetrieveArrays",
+    "RetrieveFault",
+    "check_retrieve",
+    "compile_ddtree_retrieve",
+    "validate_topology",
 ]
 
 _TOPOLOGY_FAULTS = {
@@ -89,32 +83,3 @@ def validate_topology(
             f"next_token {int(on_host[0][node])}, next_sibling {int(on_host[1][node])}, of {nodes} nodes"
         )
         raise ValueError(f"node {node} {_TOPOLOGY_FAULTS[kind]} ({pointers})")
-
-
-@dataclass(frozen=True, slots=True)
-class RetrieveFault:
-    """What is wrong with retrieve arrays, and at which node."""
-
-    kind: FaultKind
-    node: int
-    message: str
-
-
-def check_retrieve(
-    retrieve_next_token: Sequence[int] | torch.Tensor,
-    retrieve_next_sibling: Sequence[int] | torch.Tensor,
-    num_nodes: int | None = None,
-    parents: Sequence[int] | torch.Tensor | None = None,
-    depths: Sequence[int] | torch.Tensor | None = None,
-    log_weights: Sequence[float] | torch.Tensor | None = None,
-    candidates: Sequence[int] | torch.Tensor | None = None,
-) -> list[RetrieveFault]:
-    """Every fault of retrieve arrays from anywhere, by node; an empty list: they describe a tree.
-
-    Both arrays have n entries, the root's first. num_nodes N: how many nodes stand below the root, the rest
-    being padding; without it N follows from `parents`, else whatever trails untouched counts as padding.
-    parents and candidates (a token per node) have N + 1 entries, the root's first; depths and log_weights N,
-    as in `DraftTree`; entries past that are ignored. Never hangs, whatever the arrays hold. Raises
-    ValueError only for lengths that do not fit together.
-    """
-    raise NotImplementedError
