@@ -1,8 +1,153 @@
-// Tree build and encoding on threads against the serial executor.
+// Tree build, encoding, visibility and topology check on threads against the serial executor.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
 #include <vector>
 
+#include "ddtree/retrieve.h"
+#include "ddtree/tree.h"
 #include "harness.h"
 
-inline std::vector<Test> tree_tests() { return {}; }
+namespace tree_cases {
+
+using Words = std::vector<std::int64_t>;
+
+// Candidate rows, often with equal log-weights, sometimes with a fault.
+struct Rows {
+    int rows, ranks;
+    std::vector<double> log_probs;
+    Words token_ids, child_rows;
+
+    explicit Rows(Harness& h) : rows(h.integer(1, 6)), ranks(h.integer(1, 9)) {
+        const bool coarse = h.chance(0.5);
+        for (int row = 0; row < rows; ++row) {
+            std::vector<double> values(ranks);
+            for (double& value : values) value = coarse ? -0.25 * h.integer(0, 4) : -4.0 * h.uniform();
+            std::sort(values.rbegin(), values.rend());
+            for (int rank = h.integer(1, 2 * ranks); rank < ranks; ++rank)
+                values[rank] = -std::numeric_limits<double>::infinity();
+            log_probs.insert(log_probs.end(), values.begin(), values.end());
+            const int first = h.integer(0, 100);
+            for (int rank = 0; rank < ranks; ++rank) token_ids.push_back(first + (rank * 5) % 11);
+        }
+        if (h.chance(0.4))
+            for (int entry = 0; entry < rows * ranks; ++entry) child_rows.push_back(h.integer(-1, rows - 1));
+        if (h.chance(0.2)) spoil(h);
+    }
+
+    ddtree::CandidateRows<double> view() const {
+        return {log_probs.data(), token_ids.data(), child_rows.empty() ? nullptr : child_rows.data(), rows, ranks};
+    }
+
+   private:
+    void spoil(Harness& h) {
+        const double bad[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 0.5, -1.0};
+        for (int times = h.integer(1, 3); times > 0; --times) {
+            const int entry = h.integer(0, rows * ranks - 1);
+            if (h.chance(0.5))
+                log_probs[entry] = bad[h.integer(0, 3)];
+            else
+                token_ids[entry] = token_ids[h.integer(0, rows * ranks - 1)];
+            if (!child_rows.empty() && h.chance(0.3)) child_rows[entry] = rows;
+        }
+    }
+};
+
+template <class Block>
+void build(const Block& block, const Rows& rows, int budget, const ddtree::TreeScratch& scratch, Words& buffer) {
+    ddtree::build_tree(block, rows.view(), budget, scratch, ddtree::TreeArrays::over(buffer.data(), budget));
+}
+
+struct Scratch {
+    std::vector<ddtree::Candidate> nodes, heaps;
+    std::vector<std::int32_t> heads, links;
+    int bucket_bits;
+
+    Scratch(Harness& h, const Rows& rows, int budget)
+        : nodes(budget + 1), heaps(budget + 1 + 5), links(rows.rows * rows.ranks), bucket_bits(h.integer(1, 5)) {
+        heads.resize(std::size_t{1} << bucket_bits);
+    }
+    ddtree::TreeScratch view() { return {nodes.data(), heaps.data(), heads.data(), links.data(), bucket_bits}; }
+};
+
+inline void test_build(Harness& h) {
+    const Rows rows(h);
+    const int budget = h.integer(0, 40);
+    Words serial(ddtree::TreeArrays::kHeader + ddtree::TreeArrays::kFields * (budget + 1), 0);
+    Words threads = serial;
+    Scratch one(h, rows, budget), many(h, rows, budget);
+    build(ddtree::SerialBlock{}, rows, budget, one.view(), serial);
+    h.on_threads([&](const ThreadsBlock& block) { build(block, rows, budget, many.view(), threads); });
+    h.expect(serial == threads, "tree of " + std::to_string(serial[0]) + " nodes");
+}
+
+// Parents of a random tree of `nodes` nodes.
+inline Words random_parents(Harness& h, int nodes) {
+    Words parents(nodes, -1);
+    for (int node = 1; node < nodes; ++node) parents[node] = h.integer(std::max(0, node - 1 - h.integer(0, 8)), node - 1);
+    return parents;
+}
+
+struct Encoded {
+    Words index, next_token, next_sibling;
+    std::vector<std::uint8_t> visible;
+
+    explicit Encoded(int length) : index(length), next_token(length), next_sibling(length), visible(length * length) {}
+
+    template <class Block>
+    void encode(const Block& block, const Words& parents) {
+        const int nodes = static_cast<int>(parents.size()), length = static_cast<int>(index.size());
+        ddtree::encode_tree(block, parents.data(), nodes, length, 7, index.data(), next_token.data(), next_sibling.data());
+        ddtree::write_visibility(block, parents.data(), nodes, length, visible.data());
+    }
+    bool operator==(const Encoded&) const = default;
+};
+
+inline void test_encode(Harness& h) {
+    const Words parents = random_parents(h, h.integer(1, 40));
+    const int length = static_cast<int>(parents.size()) + h.integer(0, 5);
+    Encoded serial(length), threads(length);
+    serial.encode(ddtree::SerialBlock{}, parents);
+    h.on_threads([&](const ThreadsBlock& block) { threads.encode(block, parents); });
+    h.expect(serial == threads, "retrieve arrays");
+}
+
+inline void test_topology(Harness& h) {
+    const Words parents = random_parents(h, h.integer(1, 40));
+    const int length = static_cast<int>(parents.size()) + h.integer(0, 3);
+    Encoded arrays(length);
+    arrays.encode(ddtree::SerialBlock{}, parents);
+    Words tokens(length);
+    for (int node = 0; node < length; ++node) tokens[node] = h.chance(0.9) ? node : h.integer(0, 5);
+    if (h.chance(0.5)) {
+        Words& broken = h.chance(0.5) ? arrays.next_token : arrays.next_sibling;
+        broken[h.integer(0, length - 1)] = h.integer(-2, length);
+    }
+    const std::int64_t* const compared = h.chance(0.7) ? tokens.data() : nullptr;
+    const auto check = [&](const auto& block, std::vector<std::int32_t>& scratch) {
+        return ddtree::check_topology(block, arrays.next_token.data(), arrays.next_sibling.data(), compared, length,
+                                      scratch.data());
+    };
+    std::vector<std::int32_t> one(ddtree::topology_scratch_words(length)), many = one;
+    const std::int64_t serial = check(ddtree::SerialBlock{}, one);
+    std::vector<std::int64_t> verdicts(8, serial);
+    h.on_threads([&](const ThreadsBlock& block) { verdicts[block.rank()] = check(block, many); });
+    for (const std::int64_t verdict : verdicts) h.expect(verdict == serial, "topology verdict");
+}
+
+}  // namespace tree_cases
+
+inline std::vector<Test> tree_tests() {
+    using namespace ddtree;
+    return {
+        {"tree_build", {kSiteRowsChecked, kSiteTreePick}, tree_cases::test_build},
+        {"tree_encode", {}, tree_cases::test_encode},
+        {"topology",
+         {kSiteTopologyRange, kSiteTopologyPredecessors, kSiteTopologyJump, kSiteTopologyReached, kSiteSiblingTokens,
+          kSiteSiblingVerdict},
+         tree_cases::test_topology},
+    };
+}

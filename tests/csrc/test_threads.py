@@ -1,0 +1,120 @@
+"""The kernels' headers on real threads: equal to the serial executor, and every synchronisation is needed.
+
+Builds the standalone program (executors.cpp) under ThreadSanitizer and under AddressSanitizer and drives it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITES = {
+    int(number): name
+    for name, number in re.findall(
+        r"^\s+(kSite\w+) = (\d+),", (ROOT / "csrc/include/ddtree/executor.h").read_text(), re.MULTILINE
+    )
+}
+RACE = 66
+DIFFERENT = 1
+STUCK = -14  # SIGALRM: workers wait for each other
+SECONDS_UNTIL_STUCK = 4
+
+
+def build(sanitizers: str, into: Path) -> Path:
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    assert compiler, "no C++ compiler: install g++"
+    program = into / "executors"
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-psabi",
+        "-ffp-contract=off",
+        "-pthread",
+    ]
+    includes = ["-Icsrc/include", "-Itests/csrc"]
+    command = [
+        compiler,
+        *flags,
+        f"-fsanitize={sanitizers}",
+        *includes,
+        "tests/csrc/executors.cpp",
+        "-o",
+        program,
+    ]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return program
+
+
+@pytest.fixture(scope="session")
+def racing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("thread", tmp_path_factory.mktemp("tsan"))
+
+
+@pytest.fixture(scope="session")
+def addressing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("address,undefined", tmp_path_factory.mktemp("asan"))
+
+
+def run(program: Path, *arguments: str | int) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "TSAN_OPTIONS": f"halt_on_error=1:exitcode={RACE}",
+        "ASAN_OPTIONS": "detect_leaks=0",  # leaks cannot be looked for where ptrace is not allowed
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+    }
+    command = [str(program), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
+
+
+def names_passing(site: int, program: Path) -> list[str]:
+    lines = [line.split() for line in run(program, "--list").stdout.splitlines()]
+    return [name for name, *sites in lines if str(site) in sites]
+
+
+def test_threads_equal_serial_without_a_race(racing: Path) -> None:
+    ran = run(racing, "--cases", 300, "--seed", 1)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_no_access_is_out_of_bounds(addressing: Path) -> None:
+    ran = run(addressing, "--cases", 500, "--seed", 10_000)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_seeds_repeat(racing: Path) -> None:
+    assert run(racing, "--cases", 3, "--seed", 5).stdout == run(racing, "--cases", 3, "--seed", 5).stdout
+
+
+@pytest.mark.parametrize("site", SITES, ids=SITES.get)
+def test_a_skipped_site_is_noticed(racing: Path, site: int) -> None:
+    tests = names_passing(site, racing)
+    assert tests, f"no test passes {SITES[site]}"
+    for test in tests:
+        limits = ("--cases", 500, "--seconds", SECONDS_UNTIL_STUCK)
+        ran = run(racing, "--test", test, "--skip", site, *limits)
+        assert ran.returncode in (RACE, DIFFERENT, STUCK), f"{test} did not need {SITES[site]}:\n{ran.stdout}"
+
+
+def test_a_site_that_nobody_passes_changes_nothing(racing: Path) -> None:
+    unused = max(SITES) + 1
+    ran = run(racing, "--cases", 30, "--skip", unused)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3600)
+def test_thousands_of_cases(racing: Path, addressing: Path) -> None:
+    for program in (racing, addressing):
+        ran = run(program, "--cases", 10_000, "--seed", 1_000_000, "--seconds", 1700)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
