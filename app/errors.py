@@ -44,10 +44,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def explain(error: ValidationError, prefix: Sequence[int | str] = ()) -> tuple[str, str]:
-    """The first fault of a pydantic validation: (its JSON path, one sentence that names path and value)."""
+def explain(error: ValidationError, skip: int = 0) -> tuple[str, str]:
+    """The first fault of a pydantic validation: (its JSON path without the first `skip` parts, one sentence
+    that names path and value)."""
     first = error.errors(include_url=False, include_context=False)[0]
-    path = json_path([*prefix, *first["loc"]]) or "the whole"
+    path = json_path(first["loc"][skip:]) or "the message"
     reason = first["msg"][:1].lower() + first["msg"][1:]
     if first["type"] == "missing":
         return path, f"{path} is missing"

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from ddtree.trace import DrafterInfo, Engine, FinishReason, Prompt, Settings, Step, Summary, TargetInfo
+from ddtree.settings import Settings
+from ddtree.trace import DrafterInfo, Engine, FinishReason, Prompt, Step, Summary, TargetInfo
 
 
 class Frame(BaseModel):

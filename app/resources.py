@@ -35,7 +35,9 @@ def resource_dir(name: str) -> Path:
     for place in places:
         if place.is_dir():
             return place
-    raise FileNotFoundError(f"no folder {name!r} at {' or '.join(map(str, places))}: the installation is broken")
+    raise FileNotFoundError(
+        f"no folder {name!r} at {' or '.join(map(str, places))}: the installation is broken"
+    )
 
 
 def version() -> str:
@@ -51,7 +53,11 @@ class RevalidatedFiles(StaticFiles):
     """Static files that a browser may keep but must ask about: 304 by ETag while they are unchanged."""
 
     def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+        self,
+        full_path: str | os.PathLike[str],
+        stat_result: os.stat_result,
+        scope: Scope,
+        status_code: int = 200,
     ) -> Response:
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers["Cache-Control"] = "no-cache"
@@ -92,4 +98,6 @@ class PlotlyScript:
             return Response(status_code=304, headers=headers)
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(self._raw, media_type="text/javascript", headers=headers)
-        return Response(self._gzipped, media_type="text/javascript", headers={**headers, "Content-Encoding": "gzip"})
+        return Response(
+            self._gzipped, media_type="text/javascript", headers={**headers, "Content-Encoding": "gzip"}
+        )

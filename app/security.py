@@ -101,14 +101,16 @@ class Gate:
         if name is None or not self._is_ours(name):
             return _refused(
                 "foreign_host",
-                f"Host {', '.join(hosts) or '(none)'} is not this server's: open it as 127.0.0.1, as localhost, or "
-                f"under the address it is bound to ({self._bound})",
+                f"Host {', '.join(hosts) or '(none)'} is not this server's: open it as 127.0.0.1, localhost "
+                f"or under the address it is bound to ({self._bound})",
             )
         scheme = {"ws": "http", "wss": "https"}.get(connection.scope["scheme"], connection.scope["scheme"])
         own = f"{scheme}://{hosts[0].lower()}"
         for origin in headers.getlist("origin"):
             if origin.lower() != own:
-                return _refused("foreign_origin", f"Origin {origin} is not {own}: only this server's own page may ask")
+                return _refused(
+                    "foreign_origin", f"Origin {origin} is not {own}: only this server's own page may ask"
+                )
         return None if self._token is None else self._without_token(connection)
 
     def _is_ours(self, name: str) -> bool:
@@ -126,7 +128,9 @@ class Gate:
     def _without_token(self, connection: HTTPConnection) -> Response | None:
         if self._holds(_bearer(connection.headers)) or self._holds(connection.cookies.get(self._cookie)):
             given = connection.query_params.get("token")
-            return self._moved(connection) if given is not None and connection.scope["type"] == "http" else None
+            return (
+                self._moved(connection) if given is not None and connection.scope["type"] == "http" else None
+            )
         if connection.scope["type"] == "http" and self._holds(connection.query_params.get("token")):
             return self._moved(connection)
         return _refused(

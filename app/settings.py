@@ -38,15 +38,23 @@ def is_loopback(host: str) -> bool:
 class ServerSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; not loopback: needs a token")
-    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0: any free one, printed at the start")
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="address to listen on; not loopback: needs a token"
+    )
+    port: int = Field(
+        8000, ge=0, le=65535, description="port to listen on; 0: any free one, printed at the start"
+    )
     token: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-]{16,}$",
         description="secret that every request must carry; null: drawn where one is needed",
     )
-    model: str | None = Field(None, description="target: Hugging Face id, folder or GGUF file; null: the default")
-    draft_model: str | None = Field(None, description="drafter checkpoint; 'none': load none; null: the default")
+    model: str | None = Field(
+        None, description="target: Hugging Face id, folder or GGUF file; null: the default"
+    )
+    draft_model: str | None = Field(
+        None, description="drafter checkpoint; 'none': load none; null: the default"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
     dtype: str = Field("auto", description="auto, bfloat16, float16, float32")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads that decode; null: chosen")

@@ -1,0 +1,185 @@
+"""The HTTP API: health, models, runs and their steps, traces in and out, the schema, metrics.
+
+Every fault is answered with {code, message, field}.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from app.bodies import read_body
+from app.errors import ApiError, shown
+from app.hub import Hub
+from app.metrics import CONTENT_TYPE, Metrics
+from app.resources import version
+from app.runs import RunRow, RunStore
+from app.settings import MIB, ServerSettings
+from app.worker import Worker
+from ddtree.trace import Trace
+from ddtree.trace_file import TraceError, load_trace
+
+MAX_STEPS_CHARS = 8 * MIB
+"""A page of steps ends after the step that passes this."""
+
+
+def api_router(
+    settings: ServerSettings, store: RunStore, hub: Hub, worker: Worker, metrics: Metrics
+) -> APIRouter:
+    router = APIRouter()
+    began = time.monotonic()
+
+    @router.get("/api/health")
+    async def health() -> dict[str, Any]:
+        status = worker.status
+        return {
+            "status": "ok",
+            "version": version(),
+            "uptime_s": round(time.monotonic() - began, 3),
+            "model": {"state": status.state, "message": status.message, "progress": status.progress},
+            "runs": {"decoding": worker.decoding, "waiting": worker.waiting, "paused": worker.paused},
+            "viewers": len(hub.viewers),
+        }
+
+    @router.get("/api/models")
+    async def models() -> dict[str, Any]:
+        status = worker.status
+        loaded = status.description
+        return {
+            "state": status.state,
+            "message": status.message,
+            "target": None if loaded is None else loaded.target.model_dump(mode="json"),
+            "drafters": []
+            if loaded is None
+            else [drafter.model_dump(mode="json") for drafter in loaded.drafters],
+            "default_drafter": None if loaded is None else loaded.default_drafter,
+            "has_chat_template": None if loaded is None else loaded.has_chat_template,
+            "engine": None if loaded is None else loaded.engine.model_dump(mode="json"),
+        }
+
+    @router.get("/api/schema/trace")
+    def schema() -> dict[str, Any]:
+        return trace_schema()
+
+    @router.get("/metrics")
+    def exposition() -> Response:
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
+    @router.post("/api/traces", status_code=201)
+    async def import_trace(request: Request) -> dict[str, Any]:
+        body = await read_body(request, settings.max_upload_bytes)
+        return await run_in_threadpool(lambda: _import(store, body))
+
+    _add_runs(router, store, hub)
+    return router
+
+
+def _add_runs(router: APIRouter, store: RunStore, hub: Hub) -> None:
+    def found(run_id: str) -> RunRow:
+        row = store.run(run_id)
+        if row is None:
+            raise ApiError(404, "not_found", f"there is no run {shown(run_id)}", "run_id")
+        return row
+
+    @router.get("/api/runs")
+    def runs(
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100, before: Annotated[int | None, Query(ge=0)] = None
+    ) -> dict[str, Any]:
+        """The newest first; `next` is the `before` of the following page, null on the last."""
+        rows = store.runs(limit, before)
+        return {
+            "runs": [run_json(row) for row in rows],
+            "next": rows[-1].number if len(rows) == limit else None,
+        }
+
+    @router.get("/api/runs/{run_id}")
+    def run(run_id: str) -> dict[str, Any]:
+        """What the listing says, and the head of the trace."""
+        row = found(run_id)
+        head = json.loads(store.head(row) or "{}")
+        return {**run_json(row), "head": {k: v for k, v in head.items() if k not in ("steps", "summary")}}
+
+    @router.delete("/api/runs/{run_id}", status_code=204)
+    def delete(run_id: str) -> None:
+        if run_id in hub.channels:
+            raise ApiError(409, "run_live", f"run {run_id} is live: stop it first", "run_id")
+        if not store.delete_run(found(run_id).run_id):
+            raise ApiError(404, "not_found", f"there is no run {shown(run_id)}", "run_id")
+
+    @router.get("/api/runs/{run_id}/steps")
+    def steps(
+        run_id: str,
+        first: Annotated[int, Query(alias="from", ge=0, lt=2**31)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> Response:
+        """Trace steps from index `from` on; `next` is the `from` of the following page, null on the last."""
+        row = found(run_id)
+        taken, chars = [], 0
+        for step in store.steps(row, first, limit):
+            taken.append(step.json)
+            chars += len(step.json)
+            if chars > MAX_STEPS_CHARS:
+                break
+        following = first + len(taken)
+        head = {
+            "run_id": row.run_id,
+            "from": first,
+            "total": row.steps,
+            "next": following if taken and following < row.steps else None,
+        }
+        text = json.dumps(head)[:-1] + ', "steps": [' + ",".join(taken) + "]}"
+        return Response(text, media_type="application/json")
+
+    @router.get("/api/runs/{run_id}/trace")
+    def trace(run_id: str) -> Response:
+        """The run as a file; of a run that goes on, what there is of it."""
+        row = found(run_id)
+        disposition = f'attachment; filename="ddtree-{row.run_id}.json"'
+        return StreamingResponse(
+            store.trace_parts(row),
+            media_type="application/json",
+            headers={"Content-Disposition": disposition},
+        )
+
+
+def run_json(row: RunRow) -> dict[str, Any]:
+    """A run as listings show it."""
+    return {
+        "run_id": row.run_id,
+        "created_at": row.created_at,
+        "state": row.state,
+        "imported": row.imported,
+        "prompt": row.prompt,
+        "target": row.target,
+        "method": row.method,
+        "steps": row.steps,
+        "committed": row.committed,
+        "lossy": row.lossy,
+        "summary": None if row.summary is None else json.loads(row.summary),
+    }
+
+
+def _import(store: RunStore, body: bytes) -> dict[str, Any]:
+    """Nothing is written unless the whole trace is sound."""
+    try:
+        trace = load_trace(body)
+    except TraceError as error:
+        raise ApiError(422, "bad_trace", str(error), error.path or None) from None
+    return {"run_id": store.import_trace(trace), "steps": len(trace.steps)}
+
+
+@functools.cache
+def trace_schema() -> dict[str, Any]:
+    return Trace.model_json_schema()
+
+
+async def answer_error(_: Request, error: Exception) -> JSONResponse:
+    """ApiError as HTTP."""
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body(), status_code=error.status)

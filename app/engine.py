@@ -1,0 +1,109 @@
+"""What the worker asks of the library, and how it is loaded. Nothing here imports torch before `load_engine`.
+
+The protocols say exactly what the service uses of `ddtree.TreeDecoder`; tests put a small fake in its place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.settings import ServerSettings
+from ddtree.settings import DrafterName, Settings
+from ddtree.trace import DrafterInfo, Engine, FinishReason, Step, Summary, TargetInfo, Trace
+
+Progress = Callable[[str, float | None], None]
+"""What loading is at, and how far (0..1) where that is known."""
+
+
+class Run(Protocol):
+    settings: Settings  # those of the start, with nothing left to choose
+    finish_reason: FinishReason | None
+
+    def cancel(self) -> None: ...
+
+
+class Decoder(Protocol):
+    """One run's `ddtree.TreeDecoder`."""
+
+    settings: Settings
+
+    def resolve(self, settings: Settings) -> Settings: ...
+    def start(self, prompt: str) -> Any: ...
+    def prefill(self, run: Any) -> Iterator[float]: ...
+    def step(self, run: Any) -> Step: ...
+    def head(self, run: Any) -> Trace: ...
+    def summary(self, run: Any) -> Summary: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is loaded, as the page and /api/models say it."""
+
+    engine: Engine
+    target: TargetInfo
+    drafters: list[DrafterInfo]
+    default_drafter: DrafterName | None
+    has_chat_template: bool
+
+
+class LoadedEngine(Protocol):
+    description: Description
+
+    def new_decoder(self, settings: Settings) -> Decoder:
+        """Raises ddtree.SettingsError for a value that what is loaded cannot honour."""
+
+
+LoadEngine = Callable[[ServerSettings, Progress], LoadedEngine]
+
+
+def default_threads() -> int:
+    """CPU threads that decode when nobody says: all cores but one, which the browser and this service share.
+
+    On two cores a second torch thread that competes with a browser makes small operations 10 to 50 times
+    slower than one thread alone.
+    """
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+class _Library:
+    """Target and drafters, loaded; every run gets a decoder of its own over them."""
+
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded
+        decoder = self._decoder(Settings())
+        resolved = decoder.resolve(Settings())
+        self.description = Description(
+            engine=decoder.engine(),
+            target=decoder.target_info(),
+            drafters=[decoder.drafter_info(drafter) for drafter in decoder.drafters.values()],
+            default_drafter=resolved.drafter,
+            has_chat_template=bool(resolved.chat),
+        )
+
+    def _decoder(self, settings: Settings) -> Any:
+        from ddtree.decoder import TreeDecoder
+
+        return TreeDecoder(self._loaded.target, self._loaded.drafters, settings, self._loaded.not_used)
+
+    def new_decoder(self, settings: Settings) -> Decoder:
+        decoder: Decoder = self._decoder(settings)
+        return decoder
+
+
+def load_engine(settings: ServerSettings, progress: Progress) -> LoadedEngine:
+    """Imports torch and loads what `settings` names. Blocks for seconds; raises ValueError or OSError."""
+    progress("importing torch", None)
+    from ddtree.engine import load_engine as load
+
+    loaded = load(
+        model=settings.model,
+        draft_model=settings.draft_model,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads or default_threads(),
+        progress=progress,
+    )
+    return _Library(loaded)

@@ -1,0 +1,21 @@
+"""What the tests of every folder share: real servers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from serving import ServerProcess  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def model_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server with the default model for the whole session, loaded. Tests that stop it start their own."""
+    with ServerProcess(data=tmp_path_factory.mktemp("runs")) as server:
+        yield server.wait_ready()
+        print(f"---- log of {server.url} ----\n{server.log()}", file=sys.stderr)
