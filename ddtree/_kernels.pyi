@@ -33,3 +33,64 @@ def topk_log_softmax(
 ) -> int: ...
 
 # bindings_sampling.cpp
+def coins(seed: int, step: int, count: int, out: int) -> None: ...
+def final_coin(seed: int, step: int) -> float: ...
+def target_only(
+    predicts: int,
+    accept_index: int,
+    accept_token_num: int,
+    candidates: int,
+    retrieve_index: int,
+    next_token: int,
+    next_sibling: int,
+    uniform_samples: int,
+    uniform_samples_final: int,
+    target_probs: int,
+    status: int,
+    slots: int,
+    size: int,
+    batch: int,
+    nodes: int,
+    path: int,
+    threshold_single: float,
+    threshold_acc: float,
+) -> None: ...
+def verify(
+    logits: int,
+    element: int,
+    stride: int,
+    size: int,
+    nodes: int,
+    candidates: int,
+    next_token: int,
+    next_sibling: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    coins: int,
+    final_coin: float,
+    threshold_single: float,
+    threshold_acc: float,
+) -> int | tuple[list[int], int, int, float, float, float, list[tuple[int, float, float, float, bool]]]: ...
+def observe(
+    logits: int,
+    element: int,
+    stride: int,
+    size: int,
+    nodes: list[int],
+    children: list[list[int]],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    draft_logits: int,
+    draft_element: int,
+    draft_stride: int,
+    draft_rows: list[int],
+    draft_temperature: float,
+    count: int,
+) -> list[
+    int
+    | tuple[
+        list[int], list[float], list[float], list[float], list[float], float, float | None
+    ]
+]: ...

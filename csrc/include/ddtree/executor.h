@@ -41,7 +41,18 @@ enum Site : int {
     kSiteTopologyReached = 23,
     kSiteSiblingTokens = 24,
     kSiteSiblingVerdict = 25,
-    // sample.h: 30..59
+    // sample_*.h: 30..59
+    kSiteRowLook = 30,
+    kSiteProbsFault = 31,
+    kSiteChunkMasses = 32,
+    kSiteLikeliest = 33,
+    kSitePickCounts = 34,
+    kSitePicked = 35,
+    kSiteKthLargest = 36,
+    kSiteMassFrom = 37,
+    kSiteNucleusEqual = 38,
+    kSiteTried = 40,
+    kSiteVariation = 50,
 };
 
 struct Minimum {

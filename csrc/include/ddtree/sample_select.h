@@ -1,0 +1,202 @@
+// Selection in a row without sorting it: the k-th largest value, and the likeliest masses of a given share.
+//
+// Both build a threshold bit by bit from the top, since floats can be compared as integers: counting (or adding
+// up) what reaches a trial threshold is a vectorised pass. First the passes are made short: the k-th largest of
+// the row's lane maxima is a lower bound for its k-th largest element, and all masses below
+// (1 - share) * total / size together are too little to matter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "ddtree/arithmetic.h"
+
+namespace ddtree {
+
+// Hands out parts of one buffer, each aligned to 64 bytes. Over a null buffer it only counts.
+struct Carver {
+    std::byte* buffer;
+    std::int64_t used = 0;
+
+    template <class T>
+    DDTREE_HD DDTREE_INLINE T* take(std::int64_t count) {
+        T* const part = buffer == nullptr ? nullptr : reinterpret_cast<T*>(buffer + used);
+        used += (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
+        return part;
+    }
+};
+
+// Memory the workers share for one row of `size` elements; its contents need not be initialised.
+struct RowScratch {
+    float* values;         // [padded] the row in float32, then its masses
+    float* lane_maxima;    // [32 * chunks] of the row as it was read
+    float* chunk_masses;   // [chunks]
+    double* sums;          // [2 * chunks] chunk masses in float64, of two passes in turn
+    std::int32_t* counts;  // [chunks]
+    float* picked_values;  // [padded] elements picked out of the row
+    std::int32_t* picked;  // [padded] where they stand in it, ascending
+
+    DDTREE_HD static DDTREE_INLINE RowScratch over(Carver& carver, std::int64_t size) {
+        const std::int64_t chunks = chunks_of(size);
+        RowScratch scratch;
+        scratch.values = carver.take<float>(padded(size));
+        scratch.lane_maxima = carver.take<float>(kLanes * chunks);
+        scratch.chunk_masses = carver.take<float>(chunks);
+        scratch.sums = carver.take<double>(2 * chunks);
+        scratch.counts = carver.take<std::int32_t>(chunks);
+        scratch.picked_values = carver.take<float>(padded(size));
+        scratch.picked = carver.take<std::int32_t>(padded(size));
+        return scratch;
+    }
+};
+
+// Picks the values that are at least `least` into scratch.picked_values and picked, in index order, padded with
+// -inf; returns how many, to every worker. `values` is padded with what is below `least`.
+template <class Block>
+DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_t size, float least,
+                            const RowScratch& scratch) {
+    using Lanes = LanesOf<Block>;
+    const auto reaches = [&](std::int64_t i) __attribute__((always_inline)) {
+        return load<typename Lanes::Vec>(values + i) >= least;
+    };
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
+        scratch.counts[chunk] = Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            return reaches(first + i);
+        });
+    });
+    block.sync(kSitePickCounts);
+    std::int64_t before = 0, counted = 0;
+    const auto count_to = [&](std::int64_t chunk) {
+        while (counted < chunk) before += scratch.counts[counted++];
+    };
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
+        count_to(chunk);
+        if (scratch.counts[chunk] == 0) return;
+        float* const out_values = scratch.picked_values + before;
+        std::int32_t* const out = scratch.picked + before;
+        Lanes::select(
+            groups,
+            [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); },
+            [&](std::int64_t i, std::int32_t place) {
+                out_values[place] = values[first + i];
+                out[place] = static_cast<std::int32_t>(first + i);
+            });
+    });
+    count_to(chunks_of(size));
+    if (block.rank() == 0) {
+        for (std::int64_t i = before; i < padded(before); ++i)
+            scratch.picked_values[i] = -std::numeric_limits<float>::infinity();
+    }
+    block.sync(kSitePicked);
+    return before;
+}
+
+// The k-th largest of `count` values, 1 <= k <= count; memory up to padded(count) is -inf or part of the values.
+template <class Block>
+DDTREE_HD float kth_largest(const Block& block, const float* values, std::int64_t count, std::int64_t k) {
+    using Lanes = LanesOf<Block>;
+    using Vec = typename Lanes::Vec;
+    std::uint32_t found = 0;  // keys in unsigned order: the sign bit is turned
+    for (int bit = 31; bit >= 0; --bit) {
+        const std::uint32_t trial = found | (std::uint32_t{1} << bit);
+        const auto least = static_cast<std::int32_t>(trial ^ 0x80000000u);
+        std::int64_t reaching = 0;
+        each_chunk(block, count, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
+            reaching += Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+                return ordered_keys<Vec>(load<Vec>(values + first + i)) >= least;
+            });
+        });
+        if (block.reduce(reaching, Sum{}, kSiteKthLargest) >= k) found = trial;
+    }
+    return key_value(static_cast<std::int32_t>(found ^ 0x80000000u));
+}
+
+// Picks the k largest elements of the row, those equal to the k-th, and maybe some smaller ones: all that reach
+// *least. The row stands in scratch.values, padded with -inf, its lane maxima beside it. Elements of -inf are never
+// picked, so there may be fewer than k.
+template <class Block>
+DDTREE_HD std::int64_t pick_likeliest(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch,
+                                      float* least) {
+    const std::int64_t lanes = kLanes * chunks_of(size);
+    *least = std::numeric_limits<float>::lowest();
+    if (k <= lanes) *least = Maximum{}(*least, kth_largest(block, scratch.lane_maxima, lanes, k));
+    return pick(block, scratch.values, size, *least, scratch);
+}
+
+// What an element must reach to be one of the k largest of the row or equal to the k-th.
+template <class Block>
+DDTREE_HD float top_k_threshold(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch) {
+    float least;
+    const std::int64_t count = pick_likeliest(block, size, k, scratch, &least);
+    return count <= k ? least : kth_largest(block, scratch.picked_values, count, k);
+}
+
+// The sum of the masses that are at least `least` > 0, in float64.
+template <class Block>
+DDTREE_HD double mass_from(const Block& block, const float* masses, std::int64_t size, float least, double* sums) {
+    using Lanes = LanesOf<Block>;
+    using Float = typename Lanes::Float;
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
+        sums[chunk] = Lanes::sum_double(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            const Float mass = load<typename Lanes::Vec>(masses + first + i);
+            return mass >= least ? mass : Float{};
+        });
+    });
+    block.sync(kSiteMassFrom);
+    double total = 0.0;
+    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) total += sums[chunk];
+    return total;
+}
+
+// A mass stays if it is above `least`, or equal to it in a token up to `last_token`.
+struct Cut {
+    float least;
+    std::int32_t last_token;
+};
+
+// The shortest run of masses, in descending order and equal ones by ascending token, that reaches `share` (below
+// 1) of them all. The masses stand in scratch.values.
+template <class Block>
+DDTREE_HD Cut nucleus(const Block& block, std::int64_t size, double share, const RowScratch& scratch) {
+    using Lanes = LanesOf<Block>;
+    constexpr float kSmallest = std::numeric_limits<float>::min();
+    constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
+    const double total = mass_from(block, scratch.values, size, kSmallest, scratch.sums);
+    const double goal = share * total;
+    const auto too_little = static_cast<float>(0.999 * (1.0 - share) * total / static_cast<double>(size));
+    const std::int64_t count = pick(block, scratch.values, size, Maximum{}(too_little, kSmallest), scratch);
+    const float* const masses = scratch.picked_values;
+    double* const sums[2] = {scratch.sums, scratch.sums + chunks_of(size)};
+
+    std::uint32_t found = 0;
+    double reached = total;
+    for (int bit = 30; bit >= 0; --bit) {
+        const std::uint32_t trial = found | (std::uint32_t{1} << bit);
+        const double mass = mass_from(block, masses, count, std::bit_cast<float>(trial), sums[bit & 1]);
+        if (mass < goal) continue;
+        found = trial;
+        reached = mass;
+    }
+    const auto least = std::bit_cast<float>(found);
+    std::int64_t equal = 0;
+    each_chunk(block, count, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
+        equal += Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            return load<typename Lanes::Vec>(masses + first + i) == least;
+        });
+    });
+    equal = block.reduce(equal, Sum{}, kSiteNucleusEqual);
+    std::int64_t spared = 0;  // of the equal ones, those that are not needed
+    while (spared < equal - 1 && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal) ++spared;
+    if (spared == 0) return {least, kAll};
+    std::int64_t at = count;
+    for (; spared > 0; --spared) {
+        do --at;
+        while (masses[at] != least);
+    }
+    do --at;
+    while (masses[at] != least);
+    return {least, scratch.picked[at]};
+}
+
+}  // namespace ddtree
