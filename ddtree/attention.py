@@ -23,7 +23,7 @@ def tree_mask(
     positions: torch.Tensor | None = None,
     window: int = 0,
 ) -> torch.Tensor:
-    """The additive mask of a pass: row i sees the `length` committed tokens and what `visibility` lets it see.
+    """The additive mask of a pass: row i sees the `length` committed tokens and what `visibility` allows.
 
     visibility: bool [n, n], `visibility[i, j]`: row i sees row j. With `window` > 0, a row at position p sees
     positions p - window + 1 .. p only; committed token j stands at position j, row i at `positions[i]`.
@@ -82,7 +82,7 @@ def _plain_attention(
     sinks: torch.Tensor | None,
     n: int,
 ) -> torch.Tensor:
-    """query [1, Hkv, groups * n, D]; sinks [H]: one logit per query head that takes mass and gives no value."""
+    """query [B, Hkv, groups * n, D]; sinks [H]: a logit per query head that takes mass and gives no value."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scale
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -110,14 +110,14 @@ def _plain_mask(
     local_size: int = 0,
     **options: Any,
 ) -> torch.Tensor | None:
-    """transformers' mask function, for calls that bring no 4D mask: a single token that sees all keys needs none;
-    anything else (a user's own call of the model) gets transformers' eager mask, which is additive like ours."""
+    """transformers' mask function, for calls that bring no 4D mask: one token that sees all keys needs none;
+    other calls (a user's own, of the model) get transformers' eager mask, which is additive like ours."""
     if q_length == 1 and attention_mask is None and not 0 < local_size < kv_length:
         return None
     from transformers.masking_utils import eager_mask
 
     options["attention_mask"] = attention_mask
-    return eager_mask(q_length=q_length, kv_length=kv_length, **options)  # type: ignore[no-any-return]
+    return eager_mask(q_length=q_length, kv_length=kv_length, **options)
 
 
 def register() -> None:

@@ -37,8 +37,8 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
         raise UnsupportedModel(f"{source} cannot be read as a GGUF file: {error}") from error
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModel(
-            f"{source.name} has the GGUF architecture {architecture!r}; {', '.join(sorted(_ARCHITECTURES))} can be "
-            "converted. Give the model's Hugging Face folder or id instead."
+            f"{source.name} has the GGUF architecture {architecture!r}, which cannot be converted (only "
+            f"{', '.join(sorted(_ARCHITECTURES))} can); give the model's Hugging Face folder or id instead"
         )
     config = _read_config(source)
     _write_tokenizer(source, folder, reader)
@@ -47,12 +47,11 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
 
 
 def _read_config(source: Path) -> Any:
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
     config.architectures = [type(config).__name__.removesuffix("Config") + "ForCausalLM"]
     config.dtype = "float32"
-    del GenerationConfig
     return config
 
 
@@ -115,8 +114,8 @@ def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> Non
 
 
 def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, str]]:
-    """Each tensor of the file with its parameter's name in transformers' model. Raises UnsupportedModel when one
-    side has something the other lacks."""
+    """Each tensor of the file with its parameter's name in transformers' model. Raises UnsupportedModel when
+    one side has something the other lacks."""
     import torch
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
     from transformers import AutoModelForCausalLM
@@ -124,7 +123,7 @@ def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, s
     arch = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
     name_map = get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     by_gguf: dict[str, str] = {}
     for name in model.state_dict():
         stem, _, suffix = name.rpartition(".")

@@ -23,15 +23,17 @@ class LayerShape:
     value_dim: int
 
 
-class RowLayer(CacheLayerMixin):  # type: ignore[misc]
+class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """transformers' cache layer over rows of a buffer: `update` writes behind the committed rows and returns
     views. Keys [1, heads, capacity, key_dim], values [1, heads, capacity, value_dim]."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
     is_sliding = False
     is_croppable = False
 
     def __init__(self, owner: TargetCache, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.owner = owner
         self.keys = keys
         self.values = values
@@ -84,7 +86,7 @@ class TargetCache:
 
     def _make_layers(
         self, shapes: Sequence[LayerShape | None], dtype: torch.dtype, device: torch.device
-    ) -> list[CacheLayerMixin]:
+    ) -> list[Any]:
         """Stacks all tensors of one (heads, dim) into a buffer [count, heads, capacity, dim]."""
         wanted: dict[tuple[int, int], int] = {}
         for shape in shapes:
@@ -98,7 +100,7 @@ class TargetCache:
         self._buffers = list(stacks.values())
         free = {key: iter(stack) for key, stack in stacks.items()}
         return [
-            DummyLayer()
+            DummyLayer()  # type: ignore[no-untyped-call]
             if shape is None
             else RowLayer(
                 self,

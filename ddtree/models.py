@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ddtree.storage import build_once, cache_home
 
 if TYPE_CHECKING:
-
     from ddtree.drafters.dflash import DFlashDrafter
     from ddtree.target import Target
 
@@ -48,8 +47,8 @@ def load_target(
     """Loads the model that scores trees. `progress(what, fraction or None)` is called as it goes on.
 
     dtype: auto (bfloat16 where this machine computes it fast, else float32), float32, bfloat16, float16.
-    device: auto, cpu, cuda, cuda:N. Raises UnsupportedModel (the model cannot be tree-verified), ModelUnavailable
-    (not found, not reachable), ValueError (a bad device or dtype).
+    device: auto, cpu, cuda, cuda:N. Raises UnsupportedModel (the model cannot be tree-verified),
+    ModelUnavailable (not found, not reachable), ValueError (a bad device or dtype).
     """
     from ddtree import loading
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 _BATCH_HINT = 16
-"""Rows oneDNN is told to expect; 16 is the fastest in float32 over 1 to 64 rows, in bfloat16 all are alike."""
+"""Rows oneDNN is told to expect: 16 is the fastest in float32 over 1 to 64 rows; in bfloat16 all are alike."""
 
 _TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 """Largest difference to F.linear, relative to the largest output, that a repacked layer may show."""
@@ -43,7 +43,7 @@ class PackedLinear(nn.Module):
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this torch has repacked products for the CPU and dtype at all."""
-    if device.type != "cpu" or dtype not in _TOLERANCE or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or dtype not in _TOLERANCE or not torch._C._has_mkldnn:
         return False
     if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
@@ -78,7 +78,7 @@ def _agrees(packed: PackedLinear, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def pack_model(model: nn.Module) -> list[str]:
-    """Replaces every nn.Linear of `model` by its packed form, in place. Returns notes on what stayed as it is.
+    """Replaces every nn.Linear of `model` by its packed form, in place. Returns notes on what stayed plain.
 
     A weight that an embedding shares stays unpacked there, for the lookup. Subclasses of nn.Linear
     (quantised layers) and DTensor weights are left alone; a mixture's experts are no nn.Linear.

@@ -20,8 +20,8 @@ def cache_home() -> Path:
 def build_once(folder: Path, build: Callable[[Path], None], progress: Progress) -> Path:
     """Returns `folder`, made by `build(an empty folder)` if it is not there.
 
-    It appears whole, by a rename: a build that fails or is killed leaves nothing at `folder`, and what it left
-    beside it goes with the next build. Two processes build one after the other, the second finds it made.
+    It appears whole, by a rename: a build that fails or is killed leaves nothing at `folder`, and what is
+    left beside it goes with the next build. Two processes build one after the other, the second finds it made.
     """
     if folder.is_dir():
         return folder

@@ -39,8 +39,8 @@ def check_config(name: str, config: Any) -> None:
             continue
         if any(word in kind for word in _RECURRENT):
             raise UnsupportedModel(
-                f"{name} has recurrent layers (layer {layer}: {kind}), whose state runs along one sequence and "
-                "cannot branch into a tree"
+                f"{name} has recurrent layers (layer {layer}: {kind}), whose state runs along one "
+                "sequence and cannot branch into a tree"
             )
         raise UnsupportedModel(f"{name} has layers of a kind that no tree mask fits (layer {layer}: {kind})")
 
@@ -79,8 +79,8 @@ def probe_layers(name: str, model: Any) -> tuple[list[LayerShape | None], int]:
             shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]))
         else:
             raise UnsupportedModel(
-                f"{name} keeps more than keys and values in layer {index} ({type(layer).__name__}), which a tree "
-                "cannot branch"
+                f"{name} keeps more than keys and values in layer {index} ({type(layer).__name__}), which a "
+                "tree cannot branch"
             )
     if not any(shapes):
         raise UnsupportedModel(f"{name} ({type(model).__name__}) keeps no keys and values")
@@ -117,8 +117,8 @@ def check_tree_pass(target: Any) -> None:
         error = ((got - expected).norm() / spread.clamp_min(1e-6)).item()
         if not error <= tolerance:
             raise UnsupportedModel(
-                f"{target.name} ({type(target.model).__name__}) scores a tree differently from its paths (relative "
-                f"error {error:.2g}): its attention does not follow the mask and the positions that it is given"
+                f"{target.name} ({type(target.model).__name__}) scores a tree differently from its paths "
+                f"(relative error {error:.2g}): it does not follow the mask and the positions that it is given"
             )
 
 

@@ -53,8 +53,8 @@ class Target:
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> TargetCache:
-        """Rows for a run of at most `capacity` tokens, those of a pass that are not committed included. taps:
-        layers whose output is kept; tap i is hidden_states[i + 1], for the last layer after the final norm."""
+        """Rows for a run of at most `capacity` tokens, the uncommitted ones of a pass included. taps: layers whose
+        output is kept; tap i is hidden_states[i + 1], for the last layer after the final norm."""
         bad = [tap for tap in taps if not 0 <= tap < self.num_layers]
         if bad:
             raise ValueError(
@@ -77,9 +77,9 @@ class Target:
     def verify(
         self, cache: TargetCache, token_ids: torch.Tensor, positions: torch.Tensor, visibility: torch.Tensor
     ) -> torch.Tensor:
-        """Scores n rows: token_ids [n] int64, positions [n] int64, visibility [n, n] bool (row i sees row j) ->
-        logits [n, V] in the model's dtype. The rows stand behind the committed ones until `commit` or the next
-        pass. Raises ValueError when the cache has no room for them."""
+        """Scores n rows: token_ids [n] int64, positions [n] int64, visibility [n, n] bool (row i sees row j).
+        Returns logits [n, V] in the model's dtype. The rows stand behind the committed ones until `commit` or
+        the next pass. Raises ValueError when the cache has no room for them."""
         return self._forward(cache, token_ids, positions, visibility, last_logits_only=False)
 
     def commit(self, cache: TargetCache, rows: Sequence[int]) -> None:

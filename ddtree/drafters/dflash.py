@@ -185,7 +185,7 @@ class DFlashDrafter:
 
     @classmethod
     def from_folder(cls, folder: Path, target: Any) -> DFlashDrafter:
-        """Reads config.json and *.safetensors. Raises ValueError when they do not fit together or the target."""
+        """Reads config.json and *.safetensors. Raises ValueError when they do not fit each other or the target."""
         config = read_config(folder)
         check_target(
             config,

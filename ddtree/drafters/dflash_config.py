@@ -112,8 +112,8 @@ def check_target(config: DFlashConfig, *, num_layers: int, hidden_size: int, voc
         low, high = sorted((config.vocab_size, vocab_size))
         lacking = "the target" if config.vocab_size > vocab_size else "the drafter"
         raise ValueError(
-            f"its vocabulary has {config.vocab_size} tokens, the target's {vocab_size}: ids such as {low} and "
-            f"{high - 1} mean nothing to {lacking}"
+            f"its vocabulary has {config.vocab_size} tokens, the target's {vocab_size}: ids such as {low} "
+            f"and {high - 1} mean nothing to {lacking}"
         )
     if config.mask_token_id >= vocab_size:
         raise ValueError(

@@ -23,8 +23,8 @@ CONTINUATIONS = 16
 """Most occurrences looked at in a step, newest first."""
 
 CONFIDENCE = (0.17, 0.46, 0.55, 0.68, 0.74, 0.78, 0.80, 0.85)
-"""How often the newest continuation's next token is the target's, by how many tokens before it agree (1, 2, ...;
-the last for all above). Measured on 1,600 answers of SmolLM2-135M-Instruct, temperatures 0 and 0.7 pooled."""
+"""How often the newest continuation's next token is the target's, by how many tokens before it agree (1, 2,
+...; the last for all above). Measured on 400 answers of SmolLM2-135M-Instruct, temperatures 0 and 0.7."""
 
 _AGED = 0.25
 """An older different continuation of the same suffix holds about this share of what newer ones leave over."""
@@ -66,8 +66,8 @@ class NgramDrafter:
     def draft(
         self, state: NgramState, context: Context, *, block_size: int, candidates: int, temperature: float
     ) -> Draft:
-        """Rows of a trie of continuations; an empty draft (no rows) where nothing matches. The temperature has
-        no logits to act on and is recorded as 1."""
+        """Rows of a trie of continuations, none where nothing matches. The temperature has no logits to act
+        on and is recorded as 1."""
         del temperature
         _index(state, context.token_ids)
         root = _Node()
