@@ -172,7 +172,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--threads {arguments.threads}: use 1 or more")
     if arguments.trace and not Path(arguments.trace).absolute().parent.is_dir():
         raise UsageError(f"--trace {arguments.trace}: its folder does not exist; create it first")
-    say = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    say = _silent if arguments.quiet else _to_stderr
     decoder = _decoder(arguments, settings, say)
     try:
         for step in decoder.decode(prompt):
@@ -196,6 +196,14 @@ def _run(arguments: argparse.Namespace) -> int:
     lossy = ", lossy" if summary.lossy else ""
     say(f"{summary.committed} tokens in {summary.steps} steps{tau}{rate}{lossy}; {summary.finish_reason}")
     return FAILED if summary.finish_reason == "error" else DONE
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -280,9 +288,8 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace) -> int:
-    from ddtree.models import list_models
-
     from ddtree import _kernels
+    from ddtree.models import list_models
 
     for entry in list_models():
         print(entry)

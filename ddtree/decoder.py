@@ -17,16 +17,28 @@ from typing import Any
 
 import torch
 
-from ddtree import trace
 from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
 from ddtree.drafters.ngram import NgramDrafter
+from ddtree.kvcache import TargetCache
 from ddtree.prompt import SettingsError, encode_prompt
 from ddtree.record import StageClock, StepRecord
 from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
 from ddtree.sampling import TreeVerdict, coins, verify_tree, verify_tree_greedy
 from ddtree.settings import FIXED_IN_A_RUN, MAX_BUDGET, DrafterName, Settings
-from ddtree.target import Target, TargetCache
+from ddtree.target import Target
 from ddtree.text import RunningText, TokenText
+from ddtree.trace import (
+    DrafterInfo,
+    Engine,
+    FinishReason,
+    Prompt,
+    Step,
+    StepError,
+    Summary,
+    TargetInfo,
+    TokenizerInfo,
+    Trace,
+)
 from ddtree.tree import DraftTree, build_ddtree_tree
 
 DRAFT_TEMPERATURE = 1.0
@@ -42,13 +54,13 @@ class Run:
     """One run's state between two steps."""
 
     created_at: str
-    prompt: trace.Prompt
-    settings: Settings  # those of the start, with nothing left to choose
+    prompt: Prompt
+    settings: Settings  # those of the start, resolved
     token_ids: list[int]  # prompt and committed tokens; the last one is the next step's root
     cache: TargetCache
     text: RunningText
     drafter_states: dict[str, Any] = field(default_factory=dict)
-    finish_reason: trace.FinishReason | None = None
+    finish_reason: FinishReason | None = None
     steps: int = 0  # failed steps are not counted
     accepted_drafts: int = 0
     step_s: float = 0.0
@@ -91,7 +103,7 @@ class TreeDecoder:
         self.tokens = TokenText(target.tokenizer)
         self.taps = next((drafter.taps for drafter in given if drafter.taps), ())
         self._run: Run | None = None
-        self._kept: list[trace.Step] = []
+        self._kept: list[Step] = []
         self._settings = Settings()
         self.settings = settings or Settings()
 
@@ -144,9 +156,7 @@ class TreeDecoder:
         rows = MAX_BUDGET + 1
         self._run = Run(
             created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            prompt=trace.Prompt(
-                text=prompt, token_ids=token_ids, texts=RunningText(self.tokens).push(token_ids)
-            ),
+            prompt=Prompt(text=prompt, token_ids=token_ids, texts=RunningText(self.tokens).push(token_ids)),
             settings=settings.model_copy(update={"seed": seed}),
             token_ids=list(token_ids),
             cache=self.target.new_cache(len(token_ids) + settings.max_new_tokens + rows, self.taps),
@@ -167,7 +177,7 @@ class TreeDecoder:
             yield done / len(head)
 
     @torch.inference_mode()
-    def step(self, run: Run) -> trace.Step:
+    def step(self, run: Run) -> Step:
         """One round: commits at least one token, or fails and ends the run (the step's `error` says why)."""
         if run.finish_reason is not None:
             raise ValueError(f"the run has finished ({run.finish_reason}); start another")
@@ -191,10 +201,10 @@ class TreeDecoder:
             clock.mark("sample")
         except DraftFault as fault:
             return self._fail(
-                run, record, trace.StepError(code="draft_fault", message=str(fault), depth=fault.depth)
+                run, record, StepError(code="draft_fault", message=str(fault), depth=fault.depth)
             )
         except ValueError as fault:  # the sampler names the faulty row
-            return self._fail(run, record, trace.StepError(code="target_fault", message=str(fault)))
+            return self._fail(run, record, StepError(code="target_fault", message=str(fault)))
         committed = self._commit(run, tree, verdict)
         clock.mark("commit")
         record.sampled(logits, verdict, uniform, final, draft)
@@ -203,7 +213,7 @@ class TreeDecoder:
         run.step_s += clock.total_s
         return step
 
-    def decode(self, prompt: str) -> Iterator[trace.Step]:
+    def decode(self, prompt: str) -> Iterator[Step]:
         """The steps of a whole run on `prompt`; `trace()` afterwards (or in between) is the run so far."""
         run = self.start(prompt)
         self._kept = []
@@ -222,7 +232,7 @@ class TreeDecoder:
         """Whether there is a run that `trace()` can tell of."""
         return self._run is not None
 
-    def trace(self) -> trace.Trace:
+    def trace(self) -> Trace:
         """The trace of the run that `decode` began last."""
         if self._run is None:
             raise ValueError("nothing has been decoded yet; call decode(prompt) first")
@@ -287,21 +297,22 @@ class TreeDecoder:
             texts[-1] += run.text.finish()
         return texts
 
-    def _fail(self, run: Run, record: StepRecord, error: trace.StepError) -> trace.Step:
+    def _fail(self, run: Run, record: StepRecord, error: StepError) -> Step:
         run.finish_reason = "error"
         return record.failed(error)
 
     # ---- what the trace says of the run ----
 
-    def head(self, run: Run) -> trace.Trace:
+    def head(self, run: Run) -> Trace:
         """The run's trace without steps and summary."""
-        drafter = self.drafters[run.settings.drafter or next(iter(self.drafters))]
-        return trace.Trace(
+        assert run.settings.drafter is not None  # resolved at the start
+        drafter = self.drafters[run.settings.drafter]
+        return Trace(
             created_at=run.created_at,
             engine=self.engine(),
             target=self.target_info(),
             drafter=self.drafter_info(drafter),
-            tokenizer=trace.TokenizerInfo(name=self.target.name, vocab_size=len(self.target.tokenizer)),
+            tokenizer=TokenizerInfo(name=self.target.name, vocab_size=len(self.target.tokenizer)),
             stop_token_ids=list(self.target.stop_token_ids),
             prompt=run.prompt,
             settings=run.settings,
@@ -309,9 +320,9 @@ class TreeDecoder:
             summary=None,
         )
 
-    def summary(self, run: Run) -> trace.Summary:
+    def summary(self, run: Run) -> Summary:
         """The counters so far."""
-        return trace.Summary(
+        return Summary(
             finish_reason=run.finish_reason or "cancelled",
             steps=run.steps,
             committed=run.committed,
@@ -323,14 +334,14 @@ class TreeDecoder:
             lossy=run.lossy,
         )
 
-    def drafter_info(self, drafter: Drafter) -> trace.DrafterInfo:
-        return trace.DrafterInfo(
+    def drafter_info(self, drafter: Drafter) -> DrafterInfo:
+        return DrafterInfo(
             name=drafter.name, kind=drafter.kind, block_size=drafter.block_size, not_used=self.not_used
         )
 
-    def target_info(self) -> trace.TargetInfo:
+    def target_info(self) -> TargetInfo:
         target = self.target
-        return trace.TargetInfo(
+        return TargetInfo(
             name=target.name,
             vocab_size=target.vocab_size,
             num_layers=target.num_layers,
@@ -339,7 +350,7 @@ class TreeDecoder:
             notes=list(target.notes),
         )
 
-    def engine(self) -> trace.Engine:
+    def engine(self) -> Engine:
         import transformers
 
         import ddtree
@@ -351,7 +362,7 @@ class TreeDecoder:
             "torch": str(torch.__version__),
             "transformers": transformers.__version__,
         }
-        return trace.Engine(
+        return Engine(
             versions=versions,
             device=str(self.target.device),
             dtype=str(self.target.dtype).removeprefix("torch."),
@@ -362,7 +373,7 @@ class TreeDecoder:
 
 def cut_committed(
     path: Sequence[int], stop_token_ids: Sequence[int], room: int
-) -> tuple[list[int], trace.FinishReason | None]:
+) -> tuple[list[int], FinishReason | None]:
     """(what of `path` is committed, why the run ends or None): cut after the first stop token, else at `room`
     tokens. A stop token inside the room beats the limit."""
     for i, token_id in enumerate(path[:room]):

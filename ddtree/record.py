@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -54,7 +54,7 @@ class StepRecord:
         self._root = trace.Root(token_id=root_id, text=tokens.shown(root_id), position=position)
         self._settings = settings
         self._rows: list[list[int]] = []
-        self._parts: dict[str, object] = {}
+        self._parts: dict[str, Any] = {}
 
     def drafted(self, draft: Draft | None, tree: DraftTree, arrays: RetrieveArrays) -> None:
         self._parents = tree.parents.tolist()
@@ -120,7 +120,7 @@ class StepRecord:
     def _child_row(self, row: int, rank: int) -> int:
         """The candidate row of that entry's children, -1: none."""
         if self._child_rows is not None:
-            return self._child_rows[row][rank]
+            return int(self._child_rows[row][rank])
         return row + 1 if row + 1 < len(self._rows) else -1
 
     def _row_of_children(self, node: int) -> int:
@@ -152,8 +152,9 @@ class StepRecord:
             count=SHOWN_TOKENS,
         )
         self._parts["target"] = self._scores(views, rows)
+        coins = uniform.tolist()
         self._parts["sampling"] = trace.Sampling(
-            uniform_samples=uniform.tolist(),
+            uniform_samples=coins,
             final_uniform=final,
             threshold_single=settings.threshold_single,
             threshold_acc=settings.threshold_acc,
@@ -164,7 +165,7 @@ class StepRecord:
                 node=tried.node,
                 prob=tried.prob,
                 cumulative=tried.cumulative,
-                coin=tried.coin,
+                coin=coins[self._parents[tried.node]],  # greedy walks have none; any would do
                 verdict="accepted" if tried.accepted else "rejected",
             )
             for tried in verdict.decisions
@@ -227,8 +228,5 @@ class StepRecord:
     def failed(self, error: trace.StepError) -> trace.Step:
         return self._step(error=error)
 
-    def _step(self, **last: object) -> trace.Step:
-        parts = dict.fromkeys(trace.Step.model_fields) | self._parts | last
-        return trace.Step.model_construct(
-            **{**parts, "index": self._index, "root": self._root, "settings": self._settings}
-        )
+    def _step(self, **last: Any) -> trace.Step:
+        return trace.Step(index=self._index, root=self._root, settings=self._settings, **self._parts, **last)
