@@ -1,5 +1,8 @@
 # The C++ module (csrc/bindings*.cpp). Pointers are integers (Tensor.data_ptr()); 0 is null.
 
+import numpy as np
+from numpy.typing import NDArray
+
 # bindings.cpp
 def instruction_set() -> str:
     """What the vectorised loops run on: portable, avx2 or avx512."""
@@ -18,7 +21,9 @@ def build_tree(
     budget: int,
     buffer: int,
 ) -> int: ...
-def encode_tree(parents: int, nodes: int, length: int, batch_offset: int, arrays: int) -> int: ...
+def encode_tree(
+    parents: int, nodes: int, length: int, batch_offset: int, arrays: NDArray[np.int64]
+) -> int: ...
 def write_visibility(parents: int, nodes: int, length: int, out: int) -> None: ...
 def check_topology(next_token: int, next_sibling: int, tokens: int, nodes: int) -> int: ...
 def topk_log_softmax(
@@ -89,8 +94,5 @@ def observe(
     draft_temperature: float,
     count: int,
 ) -> list[
-    int
-    | tuple[
-        list[int], list[float], list[float], list[float], list[float], float, float | None
-    ]
+    int | tuple[list[int], list[float], list[float], list[float], list[float], float, float | None]
 ]: ...

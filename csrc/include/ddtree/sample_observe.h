@@ -46,18 +46,19 @@ struct ObservedRow {
 
 // Memory the workers share for one row.
 struct ObserveScratch {
-    RowScratch row;       // the sampled masses
-    float* raw;           // [padded] raw masses
-    float* weighted;      // [chunks] of the raw masses times their logarithms
-    RowScratch draft;     // the drafter's masses; only `values` is a part of its own
+    RowScratch row;    // the logits, then the sampled masses
+    RowScratch raw;    // the raw masses, as `row` but for values and chunk masses of their own
+    RowScratch draft;  // the drafter's masses, as `row` but for values of their own
+    float* weighted;   // [chunks] of the raw masses times their logarithms, then of the variation
 
     DDTREE_HD static DDTREE_INLINE ObserveScratch over(Carver& carver, std::int64_t size) {
         ObserveScratch scratch;
         scratch.row = RowScratch::over(carver, size);
-        scratch.raw = carver.take<float>(padded(size));
-        scratch.weighted = carver.take<float>(chunks_of(size));
-        scratch.draft = scratch.row;
+        scratch.raw = scratch.draft = scratch.row;
+        scratch.raw.values = carver.take<float>(padded(size));
+        scratch.raw.chunk_masses = carver.take<float>(chunks_of(size));
         scratch.draft.values = carver.take<float>(padded(size));
+        scratch.weighted = carver.take<float>(chunks_of(size));
         return scratch;
     }
 };
@@ -83,7 +84,7 @@ struct RawMasses {
     double entropy;
 };
 
-// exp(x - max) of the logits in scratch.row.values into scratch.raw.
+// exp(x - max) of the logits in scratch.row into scratch.raw.
 template <class Block>
 DDTREE_HD RawMasses raw_masses(const Block& block, std::int64_t size, float maximum, const ObserveScratch& scratch) {
     using Lanes = LanesOf<Block>;
@@ -94,14 +95,14 @@ DDTREE_HD RawMasses raw_masses(const Block& block, std::int64_t size, float maxi
         Lanes::each(groups, [&](std::int64_t i, int j) __attribute__((always_inline)) {
             const Float log_mass = load<typename Lanes::Vec>(scratch.row.values + first + i) - maximum;
             const Float mass = exp_nonpositive<Float, typename Lanes::Int>(log_mass);
-            write_vector(scratch.raw + first + i, mass);
+            write_vector(scratch.raw.values + first + i, mass);
             masses[j] += mass;
             weighted[j] += mass > 0.0f ? mass * log_mass : Float{};
         });
-        scratch.row.chunk_masses[chunk] = Lanes::pairwise(masses);
+        scratch.raw.chunk_masses[chunk] = Lanes::pairwise(masses);
         scratch.weighted[chunk] = Lanes::pairwise(weighted);
     });
-    const double norm = add_chunk_masses(block, size, scratch.row);
+    const double norm = add_chunk_masses(block, size, scratch.raw);
     double weighted = 0.0;
     for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk)
         weighted += static_cast<double>(scratch.weighted[chunk]);
@@ -124,7 +125,7 @@ DDTREE_HD double total_variation(const Block& block, const D* draft_logits, std:
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
         scratch.weighted[chunk] = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
             using Vec = typename Lanes::Vec;
-            const Float difference = load<Vec>(scratch.raw + first + i) * raw_scale -
+            const Float difference = load<Vec>(scratch.raw.values + first + i) * raw_scale -
                                      load<Vec>(scratch.draft.values + first + i) * draft_scale;
             return difference > 0.0f ? difference : Float{};
         });
@@ -152,7 +153,7 @@ DDTREE_HD void observe_row(const Block& block, const RowToObserve<T, D>& in, con
     if (first) out.view->shown = detail::put_in_order(scratch.row, count, in.most_shown, out.likeliest);
 
     const detail::RawMasses raw = detail::raw_masses(block, size, look.maximum, scratch);
-    const float* sampled = scratch.raw;
+    const float* sampled = scratch.raw.values;
     double norm = raw.norm;
     if (!in.rule.plain()) {
         norm = masses_of_look(block, size, look, in.rule, scratch.row).norm;
@@ -168,7 +169,7 @@ DDTREE_HD void observe_row(const Block& block, const RowToObserve<T, D>& in, con
         shown.prob = shown.raw_prob = 0.0;
         if (shown.token < 0 || shown.token >= size) return;
         shown.prob = static_cast<double>(sampled[shown.token]) / norm;
-        shown.raw_prob = static_cast<double>(scratch.raw[shown.token]) / raw.norm;
+        shown.raw_prob = static_cast<double>(scratch.raw.values[shown.token]) / raw.norm;
     };
     for (int i = 0; i < out.view->shown; ++i) fill(out.likeliest[i]);
     for (int i = 0; i < in.children; ++i) fill(out.children[i]);

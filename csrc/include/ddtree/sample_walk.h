@@ -52,13 +52,20 @@ struct WalkVerdict {
     double residual_mass;     // that running sum's own end
 };
 
+// What the other workers learn of worker 0's decisions at a node.
+struct WalkMove {
+    std::int32_t next;  // the node moved to, -1: none
+    std::int32_t failed;
+    std::int32_t rejected;  // a child was tried and none accepted: the row has lost mass
+};
+
 // Memory the workers share for one walk.
 struct WalkScratch {
     RowScratch row;
-    WalkVerdict* verdict;     // [1] written by worker 0, as are the two below
+    WalkVerdict* verdict;     // [1] worker 0's alone, as are the two below
     std::int32_t* path;       // [nodes] root first
     Tried* tried;             // [nodes]
-    std::int32_t* next;       // [1] the node moved to, -1: none
+    WalkMove* move;           // [1]
     std::int32_t* topology;   // [topology_scratch_words(nodes)]
 
     DDTREE_HD static DDTREE_INLINE WalkScratch over(Carver& carver, std::int64_t size, int nodes) {
@@ -67,7 +74,7 @@ struct WalkScratch {
         scratch.verdict = carver.take<WalkVerdict>(1);
         scratch.path = carver.take<std::int32_t>(nodes);
         scratch.tried = carver.take<Tried>(nodes);
-        scratch.next = carver.take<std::int32_t>(1);
+        scratch.move = carver.take<WalkMove>(1);
         scratch.topology = carver.take<std::int32_t>(topology_scratch_words(nodes));
         return scratch;
     }
@@ -98,23 +105,27 @@ class Walker {
     // token that was tried adds nothing when it comes again, and what is left is the row to draw from.
     DDTREE_HD DDTREE_INLINE void try_children(std::int32_t node, double norm) {
         WalkVerdict& verdict = *scratch_.verdict;
-        *scratch_.next = -1;
+        WalkMove& move = *scratch_.move;
+        move = {-1, false, false};
         if (verdict.accepted == tree_.depth) return;
         double cumulative = 0.0;
         const float coin = coins_.nodes == nullptr ? 0.0f : coins_.nodes[node];
         for (std::int64_t child = tree_.next_token[node]; child != -1; child = tree_.next_sibling[child]) {
             const std::int64_t token = tree_.candidates[child];
-            if (token < 0 || token >= size_) return fail(SampleFault::bad_token, child);
+            if (token < 0 || token >= size_) {
+                move.failed = true;
+                return fail(SampleFault::bad_token, child);
+            }
             const double prob = static_cast<double>(values_[token]) / norm;
             cumulative += prob;
             const bool accepted = accepts(prob, cumulative, static_cast<double>(coin));
             scratch_.tried[verdict.tried++] = {prob, cumulative, coin, static_cast<std::int32_t>(child), accepted};
             if (accepted) {
-                scratch_.path[++verdict.accepted] = *scratch_.next = static_cast<std::int32_t>(child);
-                verdict.bonus_source = BonusSource::full_row;
+                scratch_.path[++verdict.accepted] = static_cast<std::int32_t>(child);
+                move = {static_cast<std::int32_t>(child), false, false};
                 return;
             }
-            verdict.bonus_source = BonusSource::residual;
+            move.rejected = true;
             if (!(prob > 0.0)) continue;
             values_[token] = 0.0f;
             verdict.bonus_token = token;  // for now: it is what is drawn if no mass is left at all
@@ -130,6 +141,7 @@ class Walker {
         double end = 0.0;
         for (std::int64_t chunk = 0; chunk < chunks; ++chunk) end += static_cast<double>(chunk_masses[chunk]);
         verdict.residual_mass = end / norm;
+        verdict.bonus_source = scratch_.move->rejected ? BonusSource::residual : BonusSource::full_row;
         if (!(end > 0.0)) {
             verdict.bonus_source = BonusSource::last_tried;
             return;
@@ -196,7 +208,7 @@ DDTREE_HD void walk_tree(const Block& block, const WalkTree& tree, const WalkCoi
         return;
     }
     RowMasses row;
-    for (std::int32_t node = 0; node >= 0; node = *scratch.next) {
+    for (std::int32_t node = 0; node >= 0; node = scratch.move->next) {
         row = masses(node);
         if (row.fault != SampleFault::none) {
             if (first) walker.fail(row.fault, node);
@@ -204,9 +216,9 @@ DDTREE_HD void walk_tree(const Block& block, const WalkTree& tree, const WalkCoi
         }
         if (first) walker.try_children(node, row.norm);
         block.sync(kSiteTried);
-        if (scratch.verdict->fault != SampleFault::none) return;
+        if (scratch.move->failed) return;
     }
-    if (scratch.verdict->bonus_source == BonusSource::residual)
+    if (scratch.move->rejected)
         make_masses(block, size, scratch.row, [](auto mass) __attribute__((always_inline)) { return mass; });
     if (first) walker.draw(row.norm);
 }
