@@ -1,0 +1,25 @@
+// The HTTP API. Every refusal becomes an Error whose message is the server's own sentence.
+
+async function call(path, options = {}) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Error("the server does not answer");
+  }
+  if (response.ok) return response.status === 204 ? null : response.json();
+  const body = await response.json().catch(() => ({}));
+  throw new Error(body.message ?? `the server answered ${response.status}`);
+}
+
+const post = (path, body, type = "application/json") =>
+  call(path, { method: "POST", headers: { "Content-Type": type }, body });
+
+export const listRuns = () => call("/api/runs");
+export const deleteRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`, { method: "DELETE" });
+export const importTrace = (file) => post("/api/traces", file);
+export const buildTree = (text) => post("/api/tree", text);
+export const traceUrl = (id) => `/api/runs/${encodeURIComponent(id)}/trace`;
+/** Steps of a run from index `from` on, at most `limit`. */
+export const fetchSteps = (id, from, limit) =>
+  call(`/api/runs/${encodeURIComponent(id)}/steps?from=${from}&limit=${limit}`);

@@ -1,0 +1,142 @@
+// The state of the page, and the only place where it changes. Panes read it when they draw; topics tell them
+// when: connection, model, run (head, state, summary), steps (a new outline), view (the step shown),
+// node (the selected one), settings (in force), error.
+
+import { Run } from "./run.js";
+import { touch } from "./schedule.js";
+import { telling, viewOf } from "./step.js";
+
+export const store = {
+  connection: { state: "connecting", retryAt: null },
+  model: null, // the newest hello
+  run: null,
+  at: -1, // index of the step shown
+  follow: true, // show every new step
+  view: null, // what viewOf made of it; null: nothing to show, or on its way
+  pasted: null, // the view of a pasted tree, shown instead of a step
+  selected: null, // node
+  error: null, // {message, field}
+  received: 0, // when the newest frame came
+};
+
+export function setConnection(state, retryAt) {
+  store.connection = { state, retryAt };
+  touch("connection");
+}
+
+export function setModel(hello) {
+  store.model = hello;
+  touch("model");
+}
+
+export function setError(error) {
+  store.error = error;
+  touch("error");
+}
+
+/** The run of a `started` frame; a second one of the same run (after a reconnection) renews its head. */
+export function watchRun(started) {
+  if (store.run?.id === started.run_id) {
+    Object.assign(store.run, { head: started, state: started.state, settings: started.settings });
+  } else {
+    store.run = new Run(started);
+    store.follow = true;
+    show(-1);
+  }
+  store.pasted = null;
+  setError(null);
+  touch("run", "steps", "view", "settings");
+}
+
+/** Change what is known of the run being watched. */
+export function updateRun(changes, ...topics) {
+  Object.assign(store.run, changes);
+  touch("run", ...topics);
+}
+
+export function addStep(step, received) {
+  store.run.add(step);
+  store.received = received;
+  touch("steps");
+  if (store.follow && step.index === store.run.newest) show(step.index);
+}
+
+/** Steps that came over HTTP were added to the run. */
+export function stepsArrived() {
+  touch("steps");
+  if (store.follow && store.run.newest >= 0) show(store.run.newest);
+}
+
+function show(index) {
+  store.at = index;
+  const { run } = store;
+  const step = index < 0 ? null : run.step(index);
+  store.view = null;
+  if (step) settle(viewOf(step));
+  else if (index >= 0) fetchAndShow(run, index);
+  touch("view");
+}
+
+function settle(view) {
+  store.view = view;
+  store.selected = telling(view);
+}
+
+async function fetchAndShow(run, index) {
+  try {
+    await run.fetch(index);
+  } catch (fault) {
+    return setError({ message: `Step ${index} could not be fetched: ${fault.message}` });
+  }
+  const step = run.step(index);
+  if (store.run !== run || store.at !== index || !step) return;
+  settle(viewOf(step));
+  touch("view");
+}
+
+/** The reader goes to a step; going to the newest one follows what comes. */
+export function goTo(index, follow = false) {
+  const { run } = store;
+  store.pasted = null;
+  if (!run || run.newest < 0) return touch("view", "steps");
+  const to = Math.min(Math.max(index, 0), run.newest);
+  store.follow = follow || (run.live && to === run.newest);
+  show(to);
+  touch("steps");
+}
+
+export function setFollow(follow) {
+  if (follow) goTo(store.run?.newest ?? 0, true);
+  else store.follow = false;
+  touch("steps");
+}
+
+/** Show a pasted tree: the same panes, without a run. */
+export function showPasted(view) {
+  store.pasted = view;
+  store.selected = view.size ? 1 : 0;
+  touch("view", "steps");
+}
+
+export function leavePasted() {
+  store.pasted = null;
+  if (store.view) store.selected = telling(store.view);
+  touch("view", "steps");
+}
+
+/** What the tree, the walk and the table show. */
+export const shownView = () => store.pasted ?? store.view;
+
+export function selectNode(n) {
+  if (n == null || n === store.selected) return;
+  store.selected = n;
+  touch("node");
+}
+
+/** Whether what is shown leaves the target's distribution. */
+export function isLossy(formLossy) {
+  const { run } = store;
+  if (!run) return formLossy;
+  const { threshold_single, threshold_acc } = run.settings;
+  return run.lossy || threshold_single < 1 || threshold_acc < 1 || run.summary?.lossy === true;
+}

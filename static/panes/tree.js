@@ -1,0 +1,190 @@
+// The draft tree: one Plotly plot that is drawn again and again, halos and a card over it, pointer and arrows.
+
+import { $, el, handle, px, token } from "../core/dom.js";
+import { drawnChildren, nodeOf } from "../core/step.js";
+import { selectNode, shownView, store } from "../core/store.js";
+import { onTouch } from "../core/schedule.js";
+import { fillCard, placeCard } from "./card.js";
+import { onHot, setHot } from "./link.js";
+import { colours, draw, textWidth } from "./plot.js";
+import { hit, layout } from "./tree-layout.js";
+import { COLOURS, traces } from "./tree-traces.js";
+
+const MARGIN = 16; // px left and right of the tree
+const WINDOW = 500; // px drawn above and below what can be seen
+
+const plot = handle("tree");
+const canvas = $(".canvas", plot);
+const host = $(".host", canvas);
+const card = $("#card");
+const section = plot.closest("section");
+
+let view = null;
+let plan = null;
+let drawn = { from: 0, to: 0 };
+let look = null; // colours, sizes and fonts, read again when the theme changes
+
+function readLook() {
+  const mono = token("--font-mono");
+  const fonts = { mono, size: px("--fs-ui"), micro: px("--fs-micro") };
+  const css = {
+    plain: `400 ${fonts.size}px ${mono}`,
+    strong: `600 ${fonts.size}px ${mono}`,
+    micro: `400 ${fonts.micro}px ${mono}`,
+  };
+  return {
+    colours: colours(COLOURS),
+    fonts,
+    sizes: { h: px("--node-h"), pitch: px("--node-pitch"), pad: px("--node-pad"), margin: MARGIN, top: 4 },
+    measure: (text, kind) => textWidth(text, css[kind]),
+  };
+}
+
+function drawWindow() {
+  drawn = { from: plot.scrollTop - WINDOW, to: plot.scrollTop + plot.clientHeight + WINDOW };
+  draw(host, traces(plan, look.colours, look.fonts, drawn.from, drawn.to), plan.width, plan.height);
+}
+
+function drawColumns() {
+  const root = view.step.root;
+  const heads = plan.columns.map(({ x, w }, depth) =>
+    el("span", { style: `left:${x}px;min-width:${w}px` }, depth ? `depth ${depth}` : "root",
+      el("b", { class: "num" }, root.position == null ? "" : `pos ${root.position + depth}`)));
+  $("#columns").replaceChildren(...heads);
+  $("#columns").style.width = `${plan.width}px`;
+}
+
+/** Scroll so that the end of the walk can be seen: a large tree stands mostly outside the pane. */
+function revealEnd() {
+  reveal(plan.byNode.get("bonus") ?? plan.byNode.get(view.path.at(-1) ?? 0));
+}
+
+function reveal(item) {
+  const head = $("#columns").offsetHeight;
+  const top = item.y - item.h;
+  const bottom = item.y + item.h + head;
+  if (top < plot.scrollTop) plot.scrollTop = top;
+  else if (bottom > plot.scrollTop + plot.clientHeight) plot.scrollTop = bottom - plot.clientHeight;
+  if (item.x < plot.scrollLeft) plot.scrollLeft = item.x - MARGIN;
+  else if (item.x + item.w > plot.scrollLeft + plot.clientWidth) {
+    plot.scrollLeft = item.x + item.w + MARGIN - plot.clientWidth;
+  }
+}
+
+function drawTree(changed) {
+  const next = shownView();
+  plot.toggleAttribute("data-empty", !next);
+  card.hidden = true;
+  if (!next) return clear();
+  if (!look || changed.has("theme")) look = readLook();
+  const same = next === view;
+  view = next;
+  plan = layout(view, plot.clientWidth, look.sizes, look.measure);
+  canvas.style.width = `${plan.width}px`;
+  canvas.style.height = `${plan.height}px`;
+  drawColumns();
+  if (!same) {
+    plot.scrollTop = plot.scrollLeft = 0;
+    revealEnd();
+  }
+  drawWindow();
+  plot.setAttribute("aria-label", view.step.index == null ? "Pasted tree" : `Draft tree of step ${view.step.index}`);
+  plot.dataset.step = view.step.index ?? "pasted";
+  placeHalos();
+  plot.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }));
+}
+
+function clear() {
+  view = plan = null;
+  delete plot.dataset.step;
+  for (const halo of canvas.querySelectorAll(".halo")) halo.hidden = true;
+}
+
+function placeHalo(halo, n) {
+  const item = plan?.byNode.get(n);
+  halo.hidden = !item;
+  if (!item) return;
+  const { style } = halo;
+  style.left = `${item.x - 3}px`;
+  style.top = `${item.y - item.h / 2 - 3}px`;
+  style.width = `${item.w + 6}px`;
+  style.height = `${item.h + 6}px`;
+  halo.dataset.shape = item.node.origin;
+}
+
+function placeHalos(hot = null) {
+  placeHalo($(".halo.sel", canvas), store.selected);
+  placeHalo($(".halo.hot", canvas), hot);
+}
+
+function showCard(n) {
+  const item = plan?.byNode.get(n);
+  card.hidden = !item;
+  if (!item) return;
+  fillCard(card, item.node, view);
+  const origin = { x: plot.offsetLeft - plot.scrollLeft, y: canvas.offsetTop + plot.offsetTop - plot.scrollTop };
+  const box = {
+    left: origin.x + item.x,
+    right: origin.x + item.x + item.w,
+    top: origin.y + item.y - item.h / 2,
+    bottom: origin.y + item.y + item.h / 2,
+  };
+  placeCard(card, box, { width: section.clientWidth, height: section.clientHeight });
+}
+
+function nodeAt(event) {
+  if (!plan || !canvas.contains(event.target)) return null;
+  const origin = canvas.getBoundingClientRect();
+  return hit(plan, event.clientX - origin.left, event.clientY - origin.top);
+}
+
+/** Arrows: left to the parent, right to the first child, up and down among siblings, then by number. */
+function neighbour(key) {
+  const n = store.selected;
+  const node = nodeOf(view, n);
+  if (!node) return 0;
+  if (key === "ArrowLeft") return Math.max(node.parent, 0);
+  if (key === "ArrowRight") return drawnChildren(view, n)[0] ?? n;
+  if (n === 0) return 0;
+  const siblings = drawnChildren(view, node.parent);
+  const at = siblings.indexOf(n) + (key === "ArrowDown" ? 1 : -1);
+  return siblings[at] ?? n;
+}
+
+plot.addEventListener("keydown", (event) => {
+  if (!view || !/^Arrow/.test(event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  event.stopPropagation();
+  selectNode(neighbour(event.key));
+  reveal(plan.byNode.get(store.selected));
+  setHot(store.selected, "keys");
+});
+plot.addEventListener("focus", () => plot.matches(":focus-visible") && view && setHot(store.selected, "keys"));
+plot.addEventListener("blur", () => setHot(null));
+plot.addEventListener("pointermove", (event) => setHot(nodeAt(event), "tree"));
+plot.addEventListener("pointerleave", () => setHot(null));
+plot.addEventListener("click", (event) => selectNode(nodeAt(event)));
+plot.addEventListener("scroll", () => {
+  if (!plan) return;
+  card.hidden = true;
+  const { scrollTop, clientHeight } = plot;
+  const clipped = (scrollTop < drawn.from && drawn.from > 0) || (scrollTop + clientHeight > drawn.to && drawn.to < plan.height);
+  if (clipped) drawWindow();
+});
+onHot((hot, source) => {
+  placeHalos(hot);
+  if (source === "tree" || source === "keys") showCard(hot);
+  else card.hidden = true;
+  plot.style.cursor = source === "tree" && hot != null ? "pointer" : "";
+});
+onTouch(["node"], () => {
+  if (!plan) return;
+  placeHalos();
+  const item = plan.byNode.get(store.selected);
+  if (item) reveal(item);
+});
+
+/** Start drawing: after the others are there, since the first draw measures. */
+export function startTree() {
+  onTouch(["view", "theme", "size"], drawTree);
+}
