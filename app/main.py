@@ -60,6 +60,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
         openapi_url="/api/openapi.json",
         lifespan=service.lifespan,
     )
+    app.state.service = service
     app.include_router(api_router(settings, service.store, service.hub, service.worker, service.metrics))
     app.include_router(tools_router())
     app.include_router(live_router(service.hub, service.store, service.worker))
@@ -185,7 +186,7 @@ class Server(uvicorn.Server):
                 ws_max_size=MAX_WS_MESSAGE_BYTES,
                 ws_ping_interval=20,
                 ws_ping_timeout=60,
-                ws_per_message_deflate=False,  # viewers are near, and it would take the decoding thread's time
+                ws_per_message_deflate=False,  # it would take time from decoding
                 proxy_headers=False,
                 server_header=False,
                 access_log=False,  # it would write tokens

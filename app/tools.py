@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Request
@@ -72,7 +73,7 @@ class RetrieveRequest(BaseModel):
 
 class Fault(BaseModel):
     kind: str
-    node: int | None
+    node: int
     message: str
 
 
@@ -154,20 +155,33 @@ def _same_shape(name: str, rows: list[list[int]], logs: list[list[float]]) -> No
 
 
 def check_arrays(given: RetrieveRequest) -> RetrieveAnswer:
-    """Every fault of the arrays, with its node."""
+    """Every fault of the arrays, with its node. Raises ApiError 422 for lengths that do not fit together."""
     from ddtree import check_retrieve
 
     weights = given.log_weights
-    faults = check_retrieve(
-        given.retrieve_next_token,
-        given.retrieve_next_sibling,
-        num_nodes=given.num_nodes,
-        parents=given.parents,
-        depths=given.depths,
-        log_weights=None if weights is None else [-math.inf if w is None else w for w in weights],
-        candidates=given.candidates,
-    )
-    return RetrieveAnswer(
-        ok=not faults,
-        faults=[Fault(kind=str(fault.kind), node=fault.node, message=fault.message) for fault in faults],
-    )
+    try:
+        found = check_retrieve(
+            given.retrieve_next_token,
+            given.retrieve_next_sibling,
+            num_nodes=given.num_nodes,
+            parents=given.parents,
+            depths=given.depths,
+            log_weights=None if weights is None else [-math.inf if w is None else w for w in weights],
+            candidates=given.candidates,
+        )
+    except ValueError as error:
+        raise ApiError(422, "bad_value", str(error)) from None
+    faults = [Fault(kind=fault.kind, node=fault.node, message=fault.message) for fault in found]
+    faults += _index_faults(given.retrieve_index or [], len(given.retrieve_next_token))
+    return RetrieveAnswer(ok=not faults, faults=faults)
+
+
+def _index_faults(index: list[int], nodes: int) -> Iterator[Fault]:
+    """retrieve_index is a batch row's offset plus the node."""
+    if index and len(index) != nodes:
+        message = f"retrieve_index has {len(index)} entries, retrieve_next_token has {nodes}"
+        raise ApiError(422, "bad_value", message, "retrieve_index")
+    for node, value in enumerate(index):
+        if value != index[0] + node:
+            message = f"retrieve_index is {value}; counted from the root's {index[0]} it is {index[0] + node}"
+            yield Fault(kind="wrong_index", node=node, message=message)

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from serving import ServerProcess  # noqa: E402
+from serving import ServerProcess
 
 
 @pytest.fixture(scope="session")
