@@ -1,12 +1,15 @@
-// Tree build, encoding, topology check, top-k. Pointers come as integers: an array argument would cost 2 us each
-// (DLPack), more than the encoding itself. ddtree/{tree,retrieve,topk}.py check shapes, dtypes and contiguity.
+// Tree build, encoding, topology check, top-k. Tensors come as pointers (integers) and results go into NumPy arrays by
+// the buffer protocol: DLPack would cost 2 us for each, more than the encoding itself. ddtree/{tree,retrieve,topk}.py
+// check shapes, dtypes and contiguity.
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <stdexcept>
 
 #include "cpu/topk.h"
 #include "cpu/tree.h"
 #include "ddtree/retrieve.h"
+#include "ddtree/tree.h"
 
 namespace nb = nanobind;
 
@@ -22,19 +25,38 @@ T* write(std::uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
+// The int64 words of a NumPy array, for as long as this lives.
+class Words {
+   public:
+    Words(nb::handle array, std::int64_t needed) {
+        if (PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_CONTIG) != 0) throw nb::python_error();
+        if (buffer_.len >= static_cast<Py_ssize_t>(needed * sizeof(std::int64_t))) return;
+        PyBuffer_Release(&buffer_);
+        throw std::invalid_argument("the array is too small");
+    }
+    ~Words() { PyBuffer_Release(&buffer_); }
+    Words(const Words&) = delete;
+    Words& operator=(const Words&) = delete;
+
+    std::int64_t* get() const { return static_cast<std::int64_t*>(buffer_.buf); }
+
+   private:
+    Py_buffer buffer_;
+};
+
 // The number of nodes, -1 if the rows are at fault.
 int build_tree(std::uintptr_t log_probs, bool is_double, std::uintptr_t token_ids, std::uintptr_t child_rows,
-                int rows, int ranks, int budget, std::uintptr_t buffer) {
+                int rows, int ranks, int budget, nb::handle buffer) {
+    const Words words(buffer, ddtree::TreeArrays::words(budget));
     const auto* ids = read<std::int64_t>(token_ids);
     const auto* children = read<std::int64_t>(child_rows);
-    auto* out = write<std::int64_t>(buffer);
-    return is_double ? ddtree::cpu::build_tree(read<double>(log_probs), ids, children, rows, ranks, budget, out)
-                     : ddtree::cpu::build_tree(read<float>(log_probs), ids, children, rows, ranks, budget, out);
+    return is_double ? ddtree::cpu::build_tree(read<double>(log_probs), ids, children, rows, ranks, budget, words.get())
+                     : ddtree::cpu::build_tree(read<float>(log_probs), ids, children, rows, ranks, budget, words.get());
 }
 
-int encode_tree(std::uintptr_t parents, int nodes, int length, std::int64_t batch_offset, std::uintptr_t arrays) {
-    return ddtree::cpu::encode_tree(read<std::int64_t>(parents), nodes, length, batch_offset,
-                                    write<std::int64_t>(arrays));
+int encode_tree(std::uintptr_t parents, int nodes, int length, std::int64_t batch_offset, nb::handle arrays) {
+    const Words words(arrays, 3 * static_cast<std::int64_t>(length));
+    return ddtree::cpu::encode_tree(read<std::int64_t>(parents), nodes, length, batch_offset, words.get());
 }
 
 void write_visibility(std::uintptr_t parents, int nodes, int length, std::uintptr_t out) {

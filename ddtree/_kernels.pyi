@@ -19,7 +19,7 @@ def build_tree(
     rows: int,
     ranks: int,
     budget: int,
-    buffer: int,
+    buffer: NDArray[np.int64],
 ) -> int: ...
 def encode_tree(
     parents: int, nodes: int, length: int, batch_offset: int, arrays: NDArray[np.int64]

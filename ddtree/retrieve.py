@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ddtree import _kernels
@@ -49,11 +50,11 @@ def compile_ddtree_retrieve(
     length = nodes if budget is None else budget + 1
     if length < nodes:
         raise ValueError(f"budget {budget} is too small for a tree of {tree.num_nodes} nodes")
-    arrays = torch.empty(3, length, dtype=torch.int64)
-    bad = _kernels.encode_tree(tree.parents.data_ptr(), nodes, length, batch_offset, arrays.data_ptr())
+    arrays = np.empty((3, length), dtype=np.int64)
+    bad = _kernels.encode_tree(tree.parents.data_ptr(), nodes, length, batch_offset, arrays)
     if bad >= 0:
         raise ValueError(f"parents[{bad}] is {int(tree.parents[bad])}; a parent must be an earlier node")
-    return RetrieveArrays(*arrays.unbind())
+    return RetrieveArrays(*map(torch.from_numpy, arrays))
 
 
 def validate_topology(

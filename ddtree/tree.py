@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ddtree import _kernels
 
@@ -31,46 +33,46 @@ class DraftTree:
     """The host's view of a draft tree of N nodes below a root, which is node 0.
 
     Nodes are numbered from 1 in the order in which they were added, so the tree for a smaller budget is the
-    first nodes of this one. All fields are views of one int64 buffer, made when they are first read.
+    first nodes of this one. All fields are views of one buffer, made when they are first read.
     """
 
-    buffer: torch.Tensor  # int64 [4 + 6 * (budget + 1)], on the CPU
+    buffer: NDArray[np.int64]  # [4 + 6 * (budget + 1)]: header, then a field after the other
     budget: int
     num_nodes: int  # N <= budget
 
-    def _field(self, index: int, start: int) -> torch.Tensor:
+    def _field(self, index: int, start: int) -> NDArray[np.int64]:
         first = _HEADER + index * (self.budget + 1)
         return self.buffer[first + start : first + self.num_nodes + 1]
 
     @cached_property
     def token_ids(self) -> torch.Tensor:
         """int64 [N]."""
-        return self._field(0, 1)
+        return torch.from_numpy(self._field(0, 1))
 
     @cached_property
     def depths(self) -> torch.Tensor:
         """int64 [N], 1 for a child of the root."""
-        return self._field(1, 1)
+        return torch.from_numpy(self._field(1, 1))
 
     @cached_property
     def parents(self) -> torch.Tensor:
         """int64 [N + 1]; parents[0] is -1, and parents[i] < i."""
-        return self._field(2, 0)
+        return torch.from_numpy(self._field(2, 0))
 
     @cached_property
     def ranks(self) -> torch.Tensor:
         """int64 [N], index in the candidate row the node was taken from."""
-        return self._field(3, 1)
+        return torch.from_numpy(self._field(3, 1))
 
     @cached_property
     def rows(self) -> torch.Tensor:
         """int64 [N], the candidate row the node was taken from."""
-        return self._field(4, 1)
+        return torch.from_numpy(self._field(4, 1))
 
     @cached_property
     def log_weights(self) -> torch.Tensor:
         """float64 [N], natural log: the sum of the log-probabilities along the path."""
-        return self._field(5, 1).view(torch.float64)
+        return torch.from_numpy(self._field(5, 1).view(np.float64))
 
     def visibility(self) -> torch.Tensor:
         """bool [N + 1, N + 1]: row i sees its ancestors and itself."""
@@ -104,7 +106,7 @@ class DraftTree:
         zeros = [0] * (nodes + 1)
         fields = [[0, *token_ids], depths, list(parents), ranks, [-1] * (nodes + 1), zeros]
         words = [nodes, 0, -1, -1, *(word for field in fields for word in field)]
-        return DraftTree(torch.tensor(words, dtype=torch.int64), nodes, nodes)
+        return DraftTree(np.array(words, dtype=np.int64), nodes, nodes)
 
 
 def build_ddtree_tree_from_topk(
@@ -143,7 +145,7 @@ def build_ddtree_tree(
         raise ValueError(f"budget is {budget}; it must be 0 to {_LARGEST_BUDGET}")
     log_probs, token_ids, children = _checked(top_log_probs, top_token_ids, child_rows)
     rows, ranks = log_probs.shape
-    buffer = torch.empty(_HEADER + _FIELDS * (budget + 1), dtype=torch.int64)
+    buffer = np.empty(_HEADER + _FIELDS * (budget + 1), dtype=np.int64)
     num_nodes = _kernels.build_tree(
         log_probs.data_ptr(),
         log_probs.dtype == torch.float64,
@@ -152,10 +154,10 @@ def build_ddtree_tree(
         rows,
         ranks,
         budget,
-        buffer.data_ptr(),
+        buffer,
     )
     if num_nodes < 0:
-        _, fault, row, column = buffer[:_HEADER].tolist()
+        _, fault, row, column = (int(word) for word in buffer[:_HEADER])
         value = log_probs[row, column].item()
         raise ValueError(f"candidate ({value:g}) at row {row}, column {column} {_ROW_FAULTS[fault]}")
     return DraftTree(buffer, budget, num_nodes)
@@ -177,15 +179,19 @@ def _checked(
             raise ValueError(f"top_log_probs must be floating point, not {log_probs.dtype}")
         log_probs = log_probs.float()
     return (
-        log_probs.cpu().contiguous(),
-        _integers(token_ids, "top_token_ids"),
-        None if child_rows is None else _integers(child_rows, "child_rows"),
+        _on_host(log_probs),
+        _on_host(_integers(token_ids, "top_token_ids")),
+        None if child_rows is None else _on_host(_integers(child_rows, "child_rows")),
     )
 
 
 def _integers(values: torch.Tensor, name: str) -> torch.Tensor:
-    if values.dtype != torch.int64:
-        if values.is_floating_point() or values.dtype == torch.bool:
-            raise ValueError(f"{name} must be int64, not {values.dtype}")
-        values = values.long()
-    return values.cpu().contiguous()
+    if values.dtype == torch.int64:
+        return values
+    if values.is_floating_point() or values.dtype == torch.bool:
+        raise ValueError(f"{name} must be int64, not {values.dtype}")
+    return values.long()
+
+
+def _on_host(values: torch.Tensor) -> torch.Tensor:
+    return values if values.is_cpu and values.is_contiguous() else values.cpu().contiguous()

@@ -22,7 +22,7 @@ template <class T>
 int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
                 int ranks, int budget, std::int64_t* buffer) {
     const SerialBlock block;
-    const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 1;  // 2 to 4 buckets for each rank
+    const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 2;  // 4 to 8 buckets for each rank
     const auto nodes = uninitialised<Candidate>(2 * static_cast<std::int64_t>(budget) + 2 + block.size());
     const auto heads = uninitialised<std::int32_t>((std::int64_t{1} << bucket_bits) +
                                                    static_cast<std::int64_t>(rows) * ranks);

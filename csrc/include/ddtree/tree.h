@@ -74,7 +74,9 @@ struct TreeArrays {
     std::int64_t* rows;
     double* log_weights;
 
-    // kHeader + kFields * (budget + 1) words.
+    DDTREE_HD static std::int64_t words(int budget) { return kHeader + kFields * (static_cast<std::int64_t>(budget) + 1); }
+
+    // In a buffer of that many words.
     DDTREE_HD static TreeArrays over(std::int64_t* buffer, int budget) {
         std::int64_t* fields = buffer + kHeader;
         const std::int64_t length = static_cast<std::int64_t>(budget) + 1;
@@ -119,26 +121,34 @@ DDTREE_HD RowsFault entry_fault(const CandidateRows<T>& in, int entry) {
     return RowsFault::none;
 }
 
-// The first faulty entry among this worker's. A quick branch-free look first: nearly all rows are fine.
+// Whether any of this worker's entries may be at fault: a branch-free look in loops that vectorise.
 template <class Block, class T>
-DDTREE_HD std::int64_t first_entry_fault(const Block& block, const CandidateRows<T>& in) {
+DDTREE_HD bool any_suspect(const Block& block, const CandidateRows<T>& in) {
     const int entries = in.rows * in.ranks;
-    bool suspect = false;
-    for (int entry = block.rank(); entry < entries; entry += block.size()) {
-        suspect |= !(in.log_probs[entry] <= static_cast<T>(kLogProbSlack)) | (in.token_ids[entry] < 0);
-    }
+    int sound = 1;
+    for (int entry = block.rank(); entry < entries; entry += block.size())
+        sound &= in.log_probs[entry] <= static_cast<T>(kLogProbSlack);
     for (int row = 0; row < in.rows; ++row) {
         const T* values = in.log_probs + static_cast<std::int64_t>(row) * in.ranks;
-        for (int rank = block.rank(); rank + 1 < in.ranks; rank += block.size()) {
-            suspect |= (values[rank + 1] > values[rank]);
+        for (int rank = block.rank(); rank < in.ranks - 1; rank += block.size()) sound &= values[rank + 1] <= values[rank];
+    }
+    std::uint64_t signs = 0;  // the highest bit: something was negative
+    for (int entry = block.rank(); entry < entries; entry += block.size())
+        signs |= static_cast<std::uint64_t>(in.token_ids[entry]);
+    if (in.child_rows != nullptr) {
+        const auto last = static_cast<std::uint64_t>(in.rows - 1);
+        for (int entry = block.rank(); entry < entries; entry += block.size()) {
+            const auto row = static_cast<std::uint64_t>(in.child_rows[entry]);
+            signs |= (row + 1) | (last - row);
         }
     }
-    if (in.child_rows != nullptr) {
-        for (int entry = block.rank(); entry < entries; entry += block.size())
-            suspect |= (in.child_rows[entry] < -1) | (in.child_rows[entry] >= in.rows);
-    }
-    if (!suspect) return kNoFault;
-    for (int entry = 0; entry < entries; ++entry) {  // every worker finds the same, so no stride is needed
+    return sound == 0 || signs >> 63 != 0;
+}
+
+template <class Block, class T>
+DDTREE_HD std::int64_t first_entry_fault(const Block& block, const CandidateRows<T>& in) {
+    if (!any_suspect(block, in)) return kNoFault;
+    for (int entry = 0; entry < in.rows * in.ranks; ++entry) {  // others may look as well: they find the same
         const RowsFault fault = entry_fault(in, entry);
         if (fault != RowsFault::none) return pack_fault(entry, fault);
     }
@@ -154,8 +164,9 @@ DDTREE_HD std::int64_t first_token_twice(const Block& block, const CandidateRows
         scratch.heads[bucket] = 0;
     for (int row = 0; row < in.rows; ++row) {
         const int first = row * in.ranks;
-        for (int entry = first; entry < first + in.ranks; ++entry) {
-            if (in.log_probs[entry] == -std::numeric_limits<T>::infinity()) break;
+        int end = first + in.ranks;
+        while (end > first && in.log_probs[end - 1] == -std::numeric_limits<T>::infinity()) --end;
+        for (int entry = first; entry < end; ++entry) {
             const std::int64_t token = in.token_ids[entry];
             const auto mixed = static_cast<std::uint64_t>(token) * 0x9E3779B97F4A7C15u;
             const auto bucket = static_cast<std::uint32_t>(mixed >> (64 - scratch.bucket_bits));
