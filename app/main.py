@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -161,7 +162,13 @@ def serve(settings: ServerSettings) -> int:
     """Serve until interrupted; returns the exit code. Raises ServeError when it cannot start."""
     _log_to_stderr()
     server = Server(settings)
-    server.run()
+    with suppress(KeyboardInterrupt):  # which uvicorn raises again, once everything is closed
+        server.run()
+    if server.service.worker.busy:
+        # Inside a model call or an import, which the interpreter cannot end cleanly and nobody waits for.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 
@@ -178,6 +185,7 @@ class Server(uvicorn.Server):
         except (StoreError, FileNotFoundError) as error:
             self._listener.close()
             raise ServeError(str(error)) from None
+        self.service: Service = app.state.service
         super().__init__(
             uvicorn.Config(
                 app,

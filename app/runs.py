@@ -14,7 +14,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -100,20 +100,26 @@ class RunStore:
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
         self._write_lock = threading.RLock()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._owner = _only_owner(folder)
-            self._writer = self._connect()
-            self._prepare()
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(
-                f"the run store {self.path} cannot be opened ({error}): name another folder with --data"
-            ) from error
+        with ExitStack() as opened:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._owner = opened.enter_context(_only_owner(folder))
+                self._writer = opened.enter_context(closing(self._connect()))
+                self._prepare()
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(
+                    f"the run store {self.path} cannot be opened ({error}): name another folder with --data"
+                ) from error
+            opened.pop_all()  # both stay open until close()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     def _prepare(self) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from starlette.concurrency import run_in_threadpool
 
+from app.errors import shown
 from app.hub import Hub
-from app.protocol import ErrorFrame, Finished, Frame, Lagging, Started, StateFrame
-from app.recorder import Entry, step_frame
+from app.protocol import ErrorFrame, Finished, Frame, Lagging, RunState, Started, StateFrame
+from app.recorder import step_frame
 from app.runs import RunRow, RunStore
 from ddtree.trace import Summary, Trace
 
@@ -35,12 +36,10 @@ class Watch:
         self._store = store
         self._channel = hub.channels.get(run_id)
         self._row: RunRow | None = None
-        self._started = False
-        self._ended = False
-        self._seq: int | None = None  # of the last live frame; None: not live yet
-        self._stored_seq = 0  # of the last frame out of the store
         self._ready: deque[str] = deque()
-        self._snapshots: deque[Entry] = deque()  # state and settings at the beginning, not sent yet
+        self._told = 0  # seq of the last frame made ready; `started` is 0
+        self._live = False
+        self._ended = False
 
     def follow(self, viewer: Viewer) -> None:
         if self._channel is not None:
@@ -52,39 +51,31 @@ class Watch:
 
     async def next(self) -> str | None:
         """The next frame to send; None: there is none yet, or none will come."""
-        if self._ready:
-            return self._ready.popleft()
-        if self._ended:
-            return None
-        if not self._started:
-            self._started = True
-            return await self._begin()
-        if self._seq is None and not await self._replay():
-            self._go_live()
-        if not self._ready and self._seq is not None:
-            self._live(self._seq)
+        if not self._ready and not self._ended:
+            if self._row is None:
+                await self._begin()
+            elif self._live or not await self._replay(self._row):
+                self._take_live()
         return self._ready.popleft() if self._ready else None
 
-    # ---- beginning ----
-
-    async def _begin(self) -> str:
+    async def _begin(self) -> None:
         self._row = await run_in_threadpool(self._store.run, self.run_id)
         if self._row is None:
             self._ended = True
-            return ErrorFrame(code="not_found", message=f"there is no run {self.run_id}").model_dump_json()
-        if self._channel is not None:
-            channel = self._channel
-            self._snapshots = deque(sorted(channel.latest.values(), key=lambda entry: entry.seq))
-            return self._started_frame(channel.head, channel.steps, self._row)
-        head = Trace.model_validate_json(await run_in_threadpool(self._store.head, self._row))
-        return self._started_frame(head, self._row.steps, self._row)
+            message = f"there is no run {shown(self.run_id)}"
+            self._ready.append(ErrorFrame(code="not_found", message=message).model_dump_json())
+        elif self._channel is not None:
+            self._start(self._channel.head, self._channel.state, self._channel.steps)
+        else:
+            head = Trace.model_validate_json(await run_in_threadpool(self._store.head, self._row))
+            self._start(head, self._row.state, self._row.steps)
 
-    def _started_frame(self, head: Trace, steps: int, row: RunRow) -> str:
+    def _start(self, head: Trace, state: RunState, steps: int) -> None:
         self._next_step = min(self._next_step, steps)
         frame = Started(
             seq=0,
             run_id=self.run_id,
-            state=row.state if self._channel is None else self._channel.state,
+            state=state,
             created_at=head.created_at,
             prompt=head.prompt,
             settings=head.settings,
@@ -94,79 +85,66 @@ class Watch:
             stop_token_ids=head.stop_token_ids,
             steps=steps,
         )
-        return frame.model_dump_json()
+        self._ready.append(frame.model_dump_json())
 
     # ---- catching up ----
 
-    async def _replay(self) -> bool:
-        """Make the next stored steps ready; False: nothing is missing before the live log."""
-        assert self._row is not None
-        if self._channel is not None and self._channel.seq_before_step(self._next_step) is not None:
-            return False
-        steps = await run_in_threadpool(self._store.steps, self._row, self._next_step, REPLAY_CHUNK)
-        for step in steps:
-            self._take_snapshots(step.seq)
-            self._ready.append(step_frame(self.run_id, step.seq, step.json))
-            self._next_step = step.step + 1
-            self._stored_seq = step.seq
-        if steps:
-            return True
-        if self._channel is None:
-            self._finish(self._row)
-            return True
+    async def _replay(self, row: RunRow) -> bool:
+        """Make the next stored steps ready, or the end of a run that is not live. False: the log goes on."""
+        seq = None if self._channel is None else self._channel.seq_before_step(self._next_step)
+        if seq is None:
+            steps = await run_in_threadpool(self._store.steps, row, self._next_step, REPLAY_CHUNK)
+            for step in steps:
+                self._tell(step.seq, step_frame(self.run_id, step.seq, step.json))
+                self._next_step = step.step + 1
+            if steps:
+                return True
+            if self._channel is None:
+                self._finish(row)
+                return True
+        else:
+            self._tell(seq, None)
+        self._live = True
         return False
 
-    def _take_snapshots(self, seq: int) -> None:
-        while self._snapshots and self._snapshots[0].seq < seq:
-            self._ready.append(self._snapshots.popleft().text)
-
     def _finish(self, row: RunRow) -> None:
-        """The end of a run that is not live."""
         self._ended = True
-        seq = self._stored_seq + 1
-        frame: Frame
+        seq = self._told + 1
         if row.summary is not None:
-            frame = Finished(seq=seq, run_id=self.run_id, summary=Summary.model_validate_json(row.summary))
+            summary = Summary.model_validate_json(row.summary)
+            frame: Frame = Finished(seq=seq, run_id=self.run_id, summary=summary)
         else:
             frame = StateFrame(seq=seq, run_id=self.run_id, state=row.state)
         self._ready.append(frame.model_dump_json())
 
-    def _go_live(self) -> None:
-        if self._channel is None:
-            return
-        seq = self._channel.seq_before_step(self._next_step)
-        self._seq = 0 if seq is None else seq
-        self._take_snapshots(self._seq + 1)
-        self._snapshots.clear()  # the others are in the log still
+    def _tell(self, seq: int, text: str | None) -> None:
+        """Make a frame ready, after the newest state and settings that were passed over on the way to it."""
+        latest = {} if self._channel is None else self._channel.latest
+        for kept in sorted(latest.values(), key=lambda entry: entry.seq):
+            if self._told < kept.seq < seq or (text is None and kept.seq == seq):
+                self._ready.append(kept.text)
+        if text is not None:
+            self._ready.append(text)
+        self._told = max(self._told, seq)
 
     # ---- live ----
 
-    def _live(self, seq: int) -> None:
+    def _take_live(self) -> None:
         assert self._channel is not None
-        entry = self._channel.after(seq)
+        entry = self._channel.after(self._told)
         if entry is None:
             return
-        if entry.seq > seq + 1:
-            entry = self._skip(seq)
-        self._ready.append(entry.text)
-        self._seq = entry.seq
+        if entry.seq > self._told + 1:  # frames left the log before they were sent: go on with the newest
+            entry = self._channel.log[-1]
+            last = self._channel.steps - 1 if entry.step is None else entry.step - 1
+            if last >= self._next_step:
+                frame = Lagging(run_id=self.run_id, **{"from": self._next_step}, to=last)
+                self._ready.append(frame.model_dump_json(by_alias=True))
+                self._next_step = last + 1
+        self._tell(entry.seq, entry.text)
         if entry.step is not None:
             self._next_step = entry.step + 1
         self._ended = entry.kind == "finished"
-
-    def _skip(self, seq: int) -> Entry:
-        """Frames left the log before they were sent: tell which steps, and go on with the newest frame."""
-        assert self._channel is not None
-        newest = self._channel.log[-1]
-        last = self._channel.steps - 1 if newest.step is None else newest.step - 1
-        if last >= self._next_step:
-            frame = Lagging(run_id=self.run_id, **{"from": self._next_step}, to=last)
-            self._ready.append(frame.model_dump_json(by_alias=True))
-            self._next_step = last + 1
-        for kept in sorted(self._channel.latest.values(), key=lambda entry: entry.seq):
-            if seq < kept.seq < newest.seq:
-                self._ready.append(kept.text)
-        return newest
 
 
 class Viewer:

@@ -92,6 +92,7 @@ class Worker:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._schedule = Schedule(settings.max_decoding)
         self._engine: LoadedEngine | None = None
+        self._closing = False
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
 
     # ---- called from other threads ----
@@ -100,9 +101,15 @@ class Worker:
         self._thread.start()
 
     def close(self) -> None:
-        """Cancel what is live and end. A model call that takes longer than a few seconds is left behind."""
+        """Cancel what is live and end. Loading, or a model call of more than a few seconds, is left."""
+        self._closing = True
         self._commands.put(None)
-        self._thread.join(_CLOSE_WAIT_S)
+        self._thread.join(0 if self.status.state == "loading" else _CLOSE_WAIT_S)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def post(self, command: Command) -> None:
         self._commands.put(command)
@@ -150,6 +157,8 @@ class Worker:
         try:
             self._engine = self._load(self._settings, self._loading)
         except Exception as error:
+            if self._closing:
+                return
             expected = isinstance(error, (ValueError, OSError))
             message = str(error) if expected else f"{type(error).__name__}: {error}"
             log.error("the model cannot be loaded: %s", message, exc_info=not expected)

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import pytest
 from websockets.sync.client import connect
 
@@ -31,18 +30,18 @@ class FakeServer:
     def __init__(self, engine: FakeEngine, **settings: Any) -> None:
         self.server = Server(ServerSettings.model_validate({"port": 0, **settings}), engine.load)
         self.url = self.server.url.split("?")[0].rstrip("/")
-        self._thread = threading.Thread(target=self.server.run)
+        self.thread = threading.Thread(target=self.server.run)
 
     def __enter__(self) -> Self:
-        self._thread.start()  # the socket listens already: what comes early waits
+        self.thread.start()  # the socket listens already: what comes early waits
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.server.should_exit = True
-        self._thread.join(LIMIT_S)
-        assert not self._thread.is_alive(), "the server does not stop"
+        self.thread.join(LIMIT_S)
+        assert not self.thread.is_alive(), "the server does not stop"
 
     def client(self, **options: Any) -> Client:
         return Client(self.url, **options)
@@ -88,6 +87,12 @@ class Client:
             if frame["type"] == type and content.items() <= frame.items():
                 return frame
             assert frame["type"] != "error", frame
+
+    def until_any(self, type: str) -> dict[str, Any]:
+        """The next frame of this type, whatever comes before it."""
+        while (frame := self.next())["type"] != type:
+            pass
+        return frame
 
     def ready(self) -> Self:
         self.until("hello", model="ready")

@@ -446,7 +446,7 @@ def test_a_run_that_raises_ends_and_others_go_on(serve: Serve) -> None:
 
 
 def server_channel(server: Any, run_id: str) -> Any:
-    return server.server.config.app.state.service.hub.channels[run_id]
+    return server.server.service.hub.channels[run_id]
 
 
 def wait_finished(url: str, runs: list[str]) -> None:
