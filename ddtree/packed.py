@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 _BATCH_HINT = 16
-"""Rows oneDNN is told to expect: 16 is the fastest in float32 over 1 to 64 rows; in bfloat16 all are alike."""
+"""Rows oneDNN is told to expect: 16 is the fastest in float32 over 1 to 64 rows, bfloat16 does not care."""
 
 _TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 """Largest difference to F.linear, relative to the largest output, that a repacked layer may show."""

@@ -21,7 +21,7 @@ def build_once(folder: Path, build: Callable[[Path], None], progress: Progress) 
     """Returns `folder`, made by `build(an empty folder)` if it is not there.
 
     It appears whole, by a rename: a build that fails or is killed leaves nothing at `folder`, and what is
-    left beside it goes with the next build. Two processes build one after the other, the second finds it made.
+    left beside it goes with the next build. Of two processes one builds, the other waits and finds it made.
     """
     if folder.is_dir():
         return folder

@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import DummyLayer, DynamicCache, DynamicLayer, get_layer_types_and_kwargs
 
+from ddtree.errors import UnsupportedModel
 from ddtree.kvcache import LayerShape
-
-
-class UnsupportedModel(ValueError):
-    """The model cannot be the target (or the file not be read) here; the message says why."""
-
 
 _HANDLED = {"full_attention", "sliding_attention", "dummy"}
 _RECURRENT = ("linear", "mamba", "conv", "recurrent", "ssm", "hybrid")
@@ -71,12 +67,10 @@ def probe_layers(name: str, model: Any) -> tuple[list[LayerShape | None], int]:
     for index, layer in enumerate(cache.layers):
         if isinstance(layer, DummyLayer):
             shapes.append(None)
-        elif (
-            isinstance(layer, DynamicLayer)
-            and not hasattr(layer, "update_indexer")
-            and layer.keys is not None
-        ):
-            shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[-1], layer.values.shape[-1]))
+        elif isinstance(layer, DynamicLayer) and not hasattr(layer, "update_indexer"):
+            keys, values = layer.keys, layer.values
+            assert keys is not None and values is not None
+            shapes.append(LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1]))
         else:
             raise UnsupportedModel(
                 f"{name} keeps more than keys and values in layer {index} ({type(layer).__name__}), which a "
@@ -118,7 +112,7 @@ def check_tree_pass(target: Any) -> None:
         if not error <= tolerance:
             raise UnsupportedModel(
                 f"{target.name} ({type(target.model).__name__}) scores a tree differently from its paths "
-                f"(relative error {error:.2g}): it does not follow the mask and the positions that it is given"
+                f"(relative error {error:.2g}): it does not follow the mask and the positions it is given"
             )
 
 

@@ -53,8 +53,8 @@ class Target:
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> TargetCache:
-        """Rows for a run of at most `capacity` tokens, the uncommitted ones of a pass included. taps: layers whose
-        output is kept; tap i is hidden_states[i + 1], for the last layer after the final norm."""
+        """Rows for a run of at most `capacity` tokens, the uncommitted ones of a pass included. taps: layers
+        whose output is kept; tap i is hidden_states[i + 1], for the last layer after the final norm."""
         bad = [tap for tap in taps if not 0 <= tap < self.num_layers]
         if bad:
             raise ValueError(

@@ -11,7 +11,6 @@ layer i is hidden_states[i + 1], for the last layer after the final norm, as the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ddtree.drafters.base import Context, Draft, DraftFault
-from ddtree.drafters.dflash_config import DFlashConfig, check_target, read_config
+from ddtree.drafters.dflash_config import DFlashConfig
 from ddtree.packed import pack_model
 from ddtree.topk import RowFault, topk_log_softmax
 from ddtree.trace import Origin
@@ -29,7 +28,6 @@ from ddtree.trace import Origin
 class DFlashState:
     """Keys and values of the committed context in each layer, block rows behind them for the pass."""
 
-    capacity: int  # tokens, the root included
     keys: list[torch.Tensor]  # per layer [Hkv, capacity + block_size, D]
     values: list[torch.Tensor]
     length: int = field(default=0)  # context tokens held
@@ -117,8 +115,7 @@ class DFlashModel(nn.Module):
         self.norm = nn.RMSNorm(width, config.rms_norm_eps)
         self.config = config
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-        self.inverse_frequencies: torch.Tensor
-        self.register_buffer("inverse_frequencies", 1.0 / config.rope_theta**exponents, persistent=False)
+        self.frequencies = 1.0 / config.rope_theta**exponents  # no buffer: it stays float32 in any model
 
     def extend(self, state: DFlashState, features: torch.Tensor) -> None:
         """Appends context: features [n, taps * width] of the tokens that follow the state's."""
@@ -141,12 +138,10 @@ class DFlashModel(nn.Module):
         return self.norm(hidden)  # type: ignore[no-any-return]
 
     def _angles(self, start: int, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        positions = torch.arange(
-            start, start + count, device=self.inverse_frequencies.device, dtype=torch.float32
-        )
-        angles = positions[:, None] * self.inverse_frequencies
+        angles = torch.arange(start, start + count, dtype=torch.float32)[:, None] * self.frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        device = self.norm.weight.device
+        return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -166,90 +161,62 @@ class DFlashDrafter:
         config: DFlashConfig,
         model: DFlashModel,
         target: Any,
-        offsets: torch.Tensor | None = None,
+        head: nn.Linear | None = None,
+        target_ids: torch.Tensor | None = None,
     ) -> None:
-        """offsets: int64 [Vd], the target's id of the drafter's token i is i + offsets[i]."""
+        """head: the checkpoint's own output head [Vd, width], None: the target's. target_ids: int64 [Vd], the
+        target's id of each of its tokens, None: the same id. Packs model and head in place on a CPU."""
         self.name = name
         self.config = config
         self.block_size = config.block_size
         self.taps = config.target_layer_ids
         self.max_context: int | None = config.max_context
-        self.model = model
-        self._embed = target.model.get_input_embeddings()
-        self._head = target.model.get_output_embeddings()
         self._device, self._dtype = target.device, target.dtype
-        self._target_ids = (
-            None if offsets is None else offsets + torch.arange(len(offsets), device=offsets.device)
-        )
         self._vocab_size: int = target.vocab_size
-
-    @classmethod
-    def from_folder(cls, folder: Path, target: Any) -> DFlashDrafter:
-        """Reads config.json and *.safetensors. Raises ValueError when they do not fit each other or the target."""
-        config = read_config(folder)
-        check_target(
-            config,
-            num_layers=target.num_layers,
-            hidden_size=target.hidden_size,
-            vocab_size=target.vocab_size,
-        )
-        tensors = _read_tensors(folder)
-        gate = tensors.get("layers.0.mlp.gate_proj.weight")
-        if gate is None:
-            raise ValueError("layers.0.mlp.gate_proj.weight is missing from its safetensors")
-        model = DFlashModel(config, gate.shape[0])
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise ValueError("its tensors do not fit config.json: " + " ".join(str(error).split())) from error
-        model = model.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
-        model.inverse_frequencies = model.inverse_frequencies.float()
+        self._target_ids = None if target_ids is None else target_ids.to(target.device)
+        self._embed = target.model.get_input_embeddings()
+        parts = nn.ModuleDict({"model": model} if head is None else {"model": model, "head": head})
+        parts.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
         if target.device.type == "cpu":
-            pack_model(model)
-        return cls(folder.name, config, model, target)
+            pack_model(parts)
+        self.model = model
+        self._head = target.model.get_output_embeddings() if head is None else parts["head"]
 
     def new_state(self, capacity: int) -> DFlashState:
         config = self.config
-        shape = (config.num_key_heads, capacity + config.block_size, config.head_dim)
-        make = lambda: torch.zeros(shape, dtype=self._dtype, device=self._device)  # noqa: E731
-        return DFlashState(
-            capacity, [make() for _ in range(config.num_layers)], [make() for _ in range(config.num_layers)]
-        )
+        shape = (config.num_layers, config.num_key_heads, capacity + config.block_size, config.head_dim)
+        keys = torch.zeros(shape, dtype=self._dtype, device=self._device)
+        return DFlashState(list(keys), list(torch.zeros_like(keys)))
 
     @torch.inference_mode()
     def draft(
         self, state: DFlashState, context: Context, *, block_size: int, candidates: int, temperature: float
     ) -> Draft:
-        """Rows of depths 1..block_size - 1: the `candidates` likeliest tokens of each."""
+        """Rows of depths 1..block_size - 1: the `candidates` likeliest tokens of each, the target's ids."""
         logits = self.logits(state, context, block_size)
         try:
-            top_log_probs, top_token_ids = topk_log_softmax(logits, candidates, temperature)
+            top_log_probs, top_ids = topk_log_softmax(logits, candidates, temperature)
         except RowFault as fault:
+            depth = fault.row + 1
             raise DraftFault(
-                f"the drafter's output at depth {fault.row + 1}: {fault}", fault.row + 1
+                f"the drafter's logits at depth {depth} cannot be used: {fault}", depth
             ) from fault
-        return Draft(top_log_probs, top_token_ids, None, self.kind, temperature, logits)
+        if self._target_ids is not None:
+            top_ids = self._target_ids[top_ids]
+            wide = logits.new_full((logits.shape[0], self._vocab_size), -torch.inf)
+            logits = wide.index_copy_(1, self._target_ids, logits)
+        return Draft(top_log_probs, top_ids, None, self.kind, temperature, logits)
 
     @torch.inference_mode()
     def logits(self, state: DFlashState, context: Context, block_size: int) -> torch.Tensor:
-        """[block_size - 1, V] in the model's dtype, row d for depth d + 1."""
+        """[block_size - 1, V] in the model's dtype, row d for depth d + 1; the drafter's own vocabulary."""
         if context.features is None:
             raise ValueError("a DFlash drafter needs the target's tapped hidden states")
         root = len(context.token_ids) - 1
+        state.length = min(state.length, root)
         if state.length < root:
             self.model.extend(state, context.features[state.length : root])
         ids = torch.full((block_size,), self.config.mask_token_id, dtype=torch.int64, device=self._device)
         ids[0] = context.token_ids[root]
         hidden = self.model(state, self._embed(ids))
         return self._head(hidden[1:])  # type: ignore[no-any-return]
-
-
-def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    tensors: dict[str, torch.Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        tensors.update(load_file(file))
-    if not tensors:
-        raise ValueError(f"{folder} holds no safetensors")
-    return tensors

@@ -95,8 +95,11 @@ def _integer(values: Mapping[str, Any], key: str, at_least: int = 1, where: str 
     return value
 
 
-def check_target(config: DFlashConfig, *, num_layers: int, hidden_size: int, vocab_size: int) -> None:
-    """Whether the checkpoint fits a target of this shape. Raises ValueError naming the key or the ids."""
+def check_target(
+    config: DFlashConfig, *, num_layers: int, hidden_size: int, vocab_size: int, own_vocabulary: bool = False
+) -> None:
+    """Whether the checkpoint fits a target of this shape. own_vocabulary: it brings a head and a table of its
+    own tokens. Raises ValueError naming the key or the ids."""
     bad = [tap for tap in config.target_layer_ids if not 0 <= tap < num_layers]
     if bad:
         raise ValueError(
@@ -108,7 +111,7 @@ def check_target(config: DFlashConfig, *, num_layers: int, hidden_size: int, voc
         )
     if config.hidden_size != hidden_size:
         raise ValueError(f"hidden_size is {config.hidden_size}; the target's is {hidden_size}")
-    if config.vocab_size != vocab_size:
+    if config.vocab_size != vocab_size and not own_vocabulary:
         low, high = sorted((config.vocab_size, vocab_size))
         lacking = "the target" if config.vocab_size > vocab_size else "the drafter"
         raise ValueError(
