@@ -124,7 +124,7 @@ def test_metrics_count_a_real_run(model_server: ServerProcess) -> None:
 
 
 def test_kill_9_in_mid_run_loses_no_finished_step(tmp_path: Path) -> None:
-    """Every step that a viewer saw is there after a restart, equal to what was seen; the run is interrupted."""
+    """Every step that a viewer saw is there after a restart, equal to what was seen: interrupted."""
     with ServerProcess(data=tmp_path) as server:
         server.wait_ready()
         with Client(server.url) as client:
