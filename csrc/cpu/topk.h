@@ -17,16 +17,17 @@ std::int64_t topk_log_softmax(const T* logits, std::int64_t rows, std::int64_t s
 
 // One for each instruction set.
 template <class T>
-using TopkScanChunk = void (*)(const T* row, int size, std::int64_t first_id, TopkScan& scan);
+using TopkRowFunction = TopkRow (*)(const T* row, std::int64_t size, std::int64_t k, double temperature, float* maxima,
+                                  std::uint64_t* keys);
 
-struct TopkScanners {
-    TopkScanChunk<float> of_float;
-    TopkScanChunk<BFloat16> of_bfloat16;
-    TopkScanChunk<Float16> of_float16;
+struct TopkFunctions {
+    TopkRowFunction<float> of_float;
+    TopkRowFunction<BFloat16> of_bfloat16;
+    TopkRowFunction<Float16> of_float16;
 };
 
-extern const TopkScanners topk_portable;
-extern const TopkScanners topk_avx2;
-extern const TopkScanners topk_avx512;
+extern const TopkFunctions topk_portable;
+extern const TopkFunctions topk_avx2;
+extern const TopkFunctions topk_avx512;
 
 }  // namespace ddtree::cpu

@@ -2,6 +2,6 @@
 
 namespace ddtree::cpu {
 
-const TopkScanners topk_portable = {topk_scan_chunk<4, float>, topk_scan_chunk<4, BFloat16>, topk_scan_chunk<4, Float16>};
+const TopkFunctions topk_portable = {topk_row<4, float>, topk_row<4, BFloat16>, topk_row<4, Float16>};
 
 }  // namespace ddtree::cpu
