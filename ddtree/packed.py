@@ -96,7 +96,10 @@ def pack_model(model: nn.Module) -> list[str]:
             setattr(parent, name.rpartition(".")[2], packed)
         else:
             kept.setdefault(reason or "repacked values differed from the plain layer's", []).append(name)
-    return [f"{len(names)} layers not repacked ({reason}): {names[0]}, ..." for reason, names in kept.items()]
+    return [
+        f"{len(names)} layers not repacked ({reason}): {names[0]}{', ...' if len(names) > 1 else ''}"
+        for reason, names in kept.items()
+    ]
 
 
 def _why_not(linear: nn.Linear) -> str | None:

@@ -57,10 +57,14 @@ def test_every_node_scores_as_its_path_alone(family: str) -> None:
         scale = expected.logits.abs().max()
         assert (logits[node] - expected.logits[0, -1]).abs().max() <= 1e-4 * max(1, scale)
         features = torch.cat([expected.hidden_states[i][0, -1] for i in (1, 3, -1)])
-        torch.testing.assert_close(cache.features[PROMPT + node], features, rtol=1e-4, atol=1e-4 * features.abs().max())
+        torch.testing.assert_close(
+            cache.features[PROMPT + node], features, rtol=1e-4, atol=1e-4 * features.abs().max()
+        )
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral, window left", "gemma2: soft caps, alternating windows"])
+@pytest.mark.parametrize(
+    "family", ["llama", "mistral, window left", "gemma2: soft caps, alternating windows"]
+)
 def test_after_a_commit_the_next_pass_continues_the_path(family: str) -> None:
     target, reference = twins(*FAMILIES[family])
     ids = tokens(PROMPT + len(PARENTS))
@@ -165,7 +169,9 @@ def test_one_token_prompt_and_empty_prefill() -> None:
     cache = target.new_cache(4)
     assert list(target.prefill(cache, [])) == []
     logits = target.verify(cache, torch.tensor([5]), torch.tensor([0]), torch.ones(1, 1, dtype=torch.bool))
-    torch.testing.assert_close(logits[0], plain(reference, torch.tensor([5])).logits[0, -1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        logits[0], plain(reference, torch.tensor([5])).logits[0, -1], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_prefill_can_be_stopped_and_continued() -> None:
@@ -190,7 +196,12 @@ def test_a_pass_that_does_not_fit_is_an_error() -> None:
 
 def test_what_a_target_says_of_itself() -> None:
     target, _ = twins("mistral", {**BASE, "sliding_window": WINDOW})
-    assert (target.name, target.vocab_size, target.num_layers, target.hidden_size) == ("mistral", VOCAB, 4, 64)
+    assert (target.name, target.vocab_size, target.num_layers, target.hidden_size) == (
+        "mistral",
+        VOCAB,
+        4,
+        64,
+    )
     assert (target.max_context, target.dtype, target.device.type) == (256, torch.float32, "cpu")
     assert target.stop_token_ids == (2,)
     assert target.notes == []
