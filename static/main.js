@@ -4,13 +4,13 @@ import { $ } from "./core/dom.js";
 import { touch } from "./core/schedule.js";
 import { Socket } from "./core/socket.js";
 import { addStep, setConnection, setError, setModel, stepsArrived, store, updateRun, watchRun } from "./core/store.js";
-import { startTree } from "./panes/tree.js";
+import "./panes/tree.js";
 import "./panes/walk.js";
 import "./panes/nodes.js";
 import "./panes/why.js";
 import "./panes/text.js";
-import { startScrubber } from "./panes/scrubber.js";
 import "./panes/tiles.js";
+import "./panes/scrubber.js";
 import { refuse, startControls } from "./parts/controls.js";
 import { startRunbar } from "./parts/runbar.js";
 import "./parts/header.js";
@@ -79,8 +79,6 @@ function watch(runId) {
   if (!send({ type: "watch", run_id: runId, after: -1 })) setError({ message: "Not connected: the run cannot be opened now." });
 }
 
-startTree();
-startScrubber();
 startControls(send);
 startRunbar(send);
 startFiles(watch);

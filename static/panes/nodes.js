@@ -3,7 +3,7 @@
 
 import { $, el, handle, num, roving, setText } from "../core/dom.js";
 import { NONE, fixed, prob } from "../core/format.js";
-import { onTouch } from "../core/schedule.js";
+import { afterDrawing, onTouch } from "../core/schedule.js";
 import { shownView, store } from "../core/store.js";
 import { tok } from "../core/text.js";
 import { VERDICTS, verdictMark } from "./card.js";
@@ -113,4 +113,4 @@ wrap.addEventListener("keydown", (event) => {
 });
 onHot((n, source) => (source === "tree" || source === "keys") && reveal(n));
 onTouch(["view"], drawNodes);
-onTouch(["node"], () => reveal(store.selected));
+onTouch(["node"], () => afterDrawing(() => reveal(store.selected)));

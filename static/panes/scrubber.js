@@ -7,7 +7,7 @@ import { onTouch, touch } from "../core/schedule.js";
 import { goTo, setFollow, store } from "../core/store.js";
 import { plotly, tok } from "../core/text.js";
 import { colours, draw, textWidth } from "./plot.js";
-import { Outlines } from "./shapes.js";
+import { Outlines, fills } from "./shapes.js";
 
 const box = handle("scrubber");
 const host = $(".host", box);
@@ -25,6 +25,7 @@ const LAYERS = [
 let scale = { pitch: WIDEST, each: 1 };
 let look = null;
 let last = 0;
+let waiting = 0;
 
 /** What a bar stands for: one step, or the mean of several. */
 function barsOf(outlines, each) {
@@ -68,6 +69,7 @@ function text(x, y, content, align, colour, weight = 400) {
 
 function textTrace(texts) {
   return {
+    uid: "texts",
     type: "scatter",
     mode: "text",
     x: texts.map((t) => t.x),
@@ -134,11 +136,7 @@ function drawPlot() {
     ...ticks(n, middle, at, base),
     ...drawChanges(layers, outlines, width, base, (index) => middle(index) - pitch / 2),
   ];
-  const fills = LAYERS.map(([name, colour]) => ({
-    type: "scatter", mode: "none", fill: "toself", fillcolor: look.colours[colour], hoverinfo: "skip",
-    x: layers[name].x, y: layers[name].y, line: { simplify: false }, cliponaxis: false,
-  }));
-  draw(host, [...fills, textTrace(texts)], width, height);
+  draw(host, [...fills(LAYERS, layers, look.colours), textTrace(texts)], width, height);
 }
 
 function markHere(layers, x, pitch, base, high) {
@@ -181,13 +179,18 @@ function drawHead() {
   document.title = run && at >= 0 ? `Step ${at} · DDTree Scope` : "DDTree Scope";
 }
 
+/** While steps come, the chart is drawn in a frame of its own: the tree goes first. */
+function drawLater() {
+  if (waiting) return;
+  waiting = setTimeout(() => {
+    waiting = 0;
+    touch("scrub");
+  }, Math.max(REST - (performance.now() - last), 30));
+}
+
 function drawScrubber(changed) {
   drawHead();
-  const rest = REST - (performance.now() - last);
-  if (store.follow && store.run?.state === "running" && rest > 0 && !changed.has("scrub")) {
-    setTimeout(() => touch("scrub"), rest);
-    return;
-  }
+  if (store.follow && store.run?.state === "running" && !changed.has("scrub")) return drawLater();
   if (changed.has("theme")) look = null;
   drawPlot();
   last = performance.now();
@@ -216,8 +219,4 @@ $("#next").addEventListener("click", () => goTo(store.at + 1));
 $("#last").addEventListener("click", () => goTo(Infinity, true));
 $("#follow").addEventListener("click", () => setFollow(!store.follow));
 
-/** Start drawing, after the tree. */
-export function startScrubber() {
-  onTouch(["steps", "view", "run", "theme", "size", "scrub"], drawScrubber);
-}
-
+onTouch(["steps", "view", "run", "theme", "size", "scrub"], drawScrubber);

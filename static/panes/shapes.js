@@ -103,3 +103,19 @@ export function elbow(x1, y1, x2, y2, turn, radius = 6) {
   points.push([x2, y2]);
   return points;
 }
+
+/** Traces of the layers that have shapes, from back to front; `order`: [name, design token of the colour]. */
+export function fills(order, layers, colours) {
+  return order.filter(([name]) => layers[name].x.length > 0).map(([name, colour]) => ({
+    uid: name,
+    type: "scatter",
+    mode: "none",
+    fill: "toself",
+    fillcolor: colours[colour],
+    x: layers[name].x,
+    y: layers[name].y,
+    hoverinfo: "skip",
+    line: { simplify: false },
+    cliponaxis: false,
+  }));
+}

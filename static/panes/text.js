@@ -2,7 +2,7 @@
 // only ever appended to; spans of one step lie in a group, so that marking a step touches one element.
 
 import { $, el, handle, num } from "../core/dom.js";
-import { onTouch } from "../core/schedule.js";
+import { afterDrawing, onTouch } from "../core/schedule.js";
 import { goTo, store } from "../core/store.js";
 
 const box = handle("text");
@@ -11,6 +11,7 @@ let run = null;
 let line = null; // the paragraph that grows
 let groups = []; // the element of each step
 let here = null;
+let atEnd = true; // whether the reader stands at the end, and so wants to see what comes
 
 /** A token's text as it is read: literal, a newline with a quiet mark. */
 function literal(text) {
@@ -31,6 +32,7 @@ function begin() {
   run = store.run;
   groups = [];
   line = here = null;
+  atEnd = true;
   box.replaceChildren();
   const { texts } = run.head.prompt;
   const group = el("span", { class: "step prompt" });
@@ -51,22 +53,22 @@ function append(outline) {
 
 function drawText() {
   if (!store.run) return box.replaceChildren(el("p", { class: "empty" }, "The text stands here, with a mark under every token that says where it came from; a click on one shows its step."));
-  const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   if (store.run !== run) begin();
   while (groups.length < run.ready) append(run.outlines[groups.length]);
-  mark(atEnd);
+  mark();
   $("#textfacts").replaceChildren(num(run.sums.committed), ` of ${run.head.settings.max_new_tokens} tokens`);
 }
 
-function mark(atEnd) {
+function mark() {
   const group = store.pasted ? null : (groups[store.at] ?? null);
-  if (store.follow && atEnd) box.scrollTop = box.scrollHeight;
+  const following = store.follow && atEnd;
+  if (following) afterDrawing(() => (box.scrollTop = box.scrollHeight));
   if (group === here) return;
   here?.classList.remove("here");
   group?.classList.add("here");
   here = group;
   box.toggleAttribute("data-back", Boolean(group) && !store.follow);
-  if (group && !(store.follow && atEnd)) reveal(group);
+  if (group && !following) afterDrawing(() => reveal(group));
 }
 
 function reveal(group) {
@@ -77,6 +79,7 @@ function reveal(group) {
   }
 }
 
+box.addEventListener("scroll", () => (atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40));
 box.addEventListener("click", (event) => {
   const step = event.target.closest("[data-step]")?.dataset.step;
   if (step !== undefined && getSelection().isCollapsed) goTo(Number(step));

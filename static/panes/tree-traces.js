@@ -2,7 +2,7 @@
 // the drafter's probability, the bar under a node as long as the target's.
 
 import { plotly } from "../core/text.js";
-import { Outlines, elbow } from "./shapes.js";
+import { Outlines, elbow, fills } from "./shapes.js";
 
 /** Traces from back to front: [name, design token of its colour]. */
 export const LAYERS = [
@@ -131,6 +131,7 @@ function labels(items, colours, fonts) {
     return head + item.label.map((part) => (part.mark ? span(part.text, "fill-opacity:.62") : plotly(part.text))).join("");
   });
   return {
+    uid: "texts",
     type: "scatter",
     mode: "text",
     x: items.map((item) => item.x + item.textX),
@@ -170,16 +171,5 @@ export function traces(plan, colours, fonts, from, to) {
     drawBody(layers, item);
     drawMark(layers, item);
   }
-  const fills = LAYERS.map(([name, colour]) => ({
-    type: "scatter",
-    mode: "none",
-    fill: "toself",
-    fillcolor: colours[colour],
-    x: layers[name].x,
-    y: layers[name].y,
-    hoverinfo: "skip",
-    line: { simplify: false },
-    cliponaxis: false,
-  }));
-  return [...fills, labels(shown, colours, fonts)];
+  return [...fills(LAYERS, layers, colours), labels(shown, colours, fonts)];
 }

@@ -11,7 +11,7 @@ import { hit, layout } from "./tree-layout.js";
 import { COLOURS, traces } from "./tree-traces.js";
 
 const MARGIN = 16; // px left and right of the tree
-const WINDOW = 500; // px drawn above and below what can be seen
+const WINDOW = 250; // px drawn above and below what can be seen
 
 const plot = handle("tree");
 const canvas = $(".canvas", plot);
@@ -33,6 +33,7 @@ function readLook() {
     micro: `400 ${fonts.micro}px ${mono}`,
   };
   return {
+    head: px("--head-h"),
     colours: colours(COLOURS),
     fonts,
     sizes: { h: px("--node-h"), pitch: px("--node-pitch"), pad: px("--node-pad"), margin: MARGIN, top: 4 },
@@ -60,7 +61,7 @@ function revealEnd() {
 }
 
 function reveal(item) {
-  const head = $("#columns").offsetHeight;
+  const head = look.head;
   const top = item.y - item.h;
   const bottom = item.y + item.h + head;
   if (top < plot.scrollTop) plot.scrollTop = top;
@@ -184,7 +185,4 @@ onTouch(["node"], () => {
   if (item) reveal(item);
 });
 
-/** Start drawing: after the others are there, since the first draw measures. */
-export function startTree() {
-  onTouch(["view", "theme", "size"], drawTree);
-}
+onTouch(["view", "theme", "size"], drawTree);

@@ -3,7 +3,7 @@
 
 import { $, el, handle, icon, num, roving } from "../core/dom.js";
 import { apart, count, fixed, prob } from "../core/format.js";
-import { onTouch } from "../core/schedule.js";
+import { afterDrawing, onTouch } from "../core/schedule.js";
 import { shownView, store } from "../core/store.js";
 import { quoted, tok } from "../core/text.js";
 import { verdictMark } from "./card.js";
@@ -28,8 +28,10 @@ const pin = (coin, title) => el("i", { class: "coin", style: `left:${percent(coi
 function interval(view, at, tried, sampling) {
   const stretch = sampling.threshold_acc > 0 ? 1 / sampling.threshold_acc : Infinity;
   const edge = (cumulative) => (cumulative > 0 ? Math.min(cumulative * stretch, 1) : 0);
-  const buckets = tried.map((d) =>
-    bucket(edge(d.cumulative - d.prob), edge(d.cumulative), d.verdict, d.node, labelled(view, d, edge)));
+  const buckets = tried.map((d) => {
+    const [from, to] = [edge(d.cumulative - d.prob), edge(d.cumulative)];
+    return bucket(from, to, d.verdict, d.node, label(view.nodes[d.node].text, from, to, d.coin));
+  });
   let sum = tried.at(-1)?.cumulative ?? 0;
   for (const n of view.nodes[at].children.slice(tried.length)) {
     const p = view.nodes[n].prob ?? 0;
@@ -41,14 +43,12 @@ function interval(view, at, tried, sampling) {
 }
 
 /** A label only where it fits; right of the pin, if the pin stands where it would begin. */
-function labelled(view, d, edge) {
-  const from = edge(d.cumulative - d.prob);
-  const to = edge(d.cumulative);
-  const pinned = d.coin >= from && d.coin < from + ROOM;
-  const begin = pinned ? d.coin : from;
+function label(text, from, to, coin) {
+  const pinned = coin >= from && coin < from + ROOM;
+  const begin = pinned ? coin : from;
   if (to - begin < ROOM) return null;
   const style = pinned ? `margin-left:calc(${percent((begin - from) / (to - from))} + 4px)` : null;
-  return el("span", { style }, tok(view.nodes[d.node].text));
+  return el("span", { style }, tok(text));
 }
 
 function saying(view, d, greedy, sampling) {
@@ -98,7 +98,7 @@ function finalVisit(view, greedy) {
     const to = bonus.cumulative / bonus.residual;
     const from = Math.max(to - bonus.prob / bonus.residual, 0);
     middle = el("div", { class: "interval" }, bucket(0, from, "rest", null, from > 0.2 ? "ids below" : null),
-      bucket(from, to, "bonus", "bonus"), bucket(to, 1, "rest", null, to < 0.8 ? "ids above" : null),
+      bucket(from, to, "bonus", "bonus", label(bonus.text, from, to, bonus.coin)), bucket(to, 1, "rest", null, to < 0.8 ? "ids above" : null),
       pin(bonus.coin, `the final coin: ${bonus.coin}`));
   }
   return el("div", { class: `visit final${middle ? "" : " plain"}` }, el("div", { class: "at" }, greedy ? "then" : "final coin"), middle,
@@ -157,4 +157,4 @@ function reveal() {
 link(box);
 roving(box, ".say[data-node]");
 onTouch(["view"], drawWalk);
-onTouch(["node", "view"], reveal);
+onTouch(["node", "view"], () => afterDrawing(reveal));

@@ -17,14 +17,14 @@ const ACTIONS = {
 };
 
 /** Where a key means something of its own. */
-const TAKEN = 'input, textarea, select, button, summary, dialog, [role="slider"], [role="separator"]';
-const SCROLLED = /^(Arrow|Home|End)/;
+const TAKEN = 'input, textarea, select, [role="slider"], [role="separator"]';
+const PRESSES = [" ", "Enter"]; // a button or a summary
 
 addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
   const target = event.target;
-  const field = target.matches?.(TAKEN) || target.closest?.("dialog");
-  if (field && !(target.matches("button") && SCROLLED.test(event.key))) return;
+  if (target.closest(`dialog, ${TAKEN}`)) return;
+  if (target.closest("button, summary") && PRESSES.includes(event.key)) return;
   const action = ACTIONS[event.key.length === 1 ? event.key.toLowerCase() : event.key];
   if (!action) return;
   event.preventDefault();
