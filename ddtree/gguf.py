@@ -39,18 +39,21 @@ def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
             f"{source.name} has the GGUF architecture {architecture!r}, which cannot be converted (only "
             f"{', '.join(sorted(_ARCHITECTURES))} can); give the model's Hugging Face folder or id instead"
         )
-    config = _read_config(source)
+    config = _read_config(source, reader, architecture)
     _write_tokenizer(source, folder, reader)
     config.save_pretrained(folder)
     _write_weights(reader, architecture, config, folder, progress)
 
 
-def _read_config(source: Path) -> Any:
+def _read_config(source: Path, reader: Any, architecture: str) -> Any:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
     config.architectures = [type(config).__name__.removesuffix("Config") + "ForCausalLM"]
     config.dtype = "float32"
+    head_dim = reader.fields.get(f"{architecture}.attention.key_length")
+    if head_dim is not None:  # transformers leaves it at the family's default
+        config.head_dim = int(head_dim.contents())
     return config
 
 
@@ -123,8 +126,9 @@ def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, s
     name_map = get_tensor_name_map(arch, config.num_hidden_layers)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    parameters = model.state_dict()
     by_gguf: dict[str, str] = {}
-    for name in model.state_dict():
+    for name in parameters:
         stem, _, suffix = name.rpartition(".")
         by_gguf[f"{name_map.get_name(stem)}.{suffix}"] = name
     in_file = {tensor.name for tensor in reader.tensors}
@@ -135,7 +139,11 @@ def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, s
         what = f"lacks {missing[0]}" if missing else f"holds {unknown[0]}, which has no place in the model"
         raise UnsupportedModel(f"the GGUF file {what}; give the model's Hugging Face folder or id instead")
     for tensor in reader.tensors:
-        yield tensor, by_gguf[tensor.name]
+        name = by_gguf[tensor.name]
+        shape, wanted = tuple(int(size) for size in reversed(tensor.shape)), tuple(parameters[name].shape)
+        if shape != wanted:
+            raise UnsupportedModel(f"{tensor.name} has shape {shape}; the file's configuration says {wanted}")
+        yield tensor, name
 
 
 def _dequantise(tensor: Any) -> np.ndarray[Any, Any]:

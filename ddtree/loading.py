@@ -150,7 +150,7 @@ def _fetch(name: str, get: Callable[[], Any]) -> Any:
         raise
     except OSError as error:
         raise ModelUnavailable(f"{name} could not be loaded: {_first_line(error)}") from error
-    except (ValueError, KeyError, ImportError) as error:
+    except (ValueError, KeyError, ImportError, RuntimeError) as error:
         raise UnsupportedModel(
             f"{name} cannot be loaded as a causal language model: {_first_line(error)}"
         ) from error
