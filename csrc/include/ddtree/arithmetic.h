@@ -63,8 +63,6 @@ struct Vectors {
     typedef float Float __attribute__((vector_size(W * sizeof(float))));
     typedef std::int32_t Int __attribute__((vector_size(W * sizeof(std::int32_t))));
     typedef std::uint16_t Short __attribute__((vector_size(W * sizeof(std::uint16_t))));
-    typedef float HalfFloat __attribute__((vector_size(W * sizeof(float) / 2)));
-    typedef double Double __attribute__((vector_size(W / 2 * sizeof(double))));  // half as many
 };
 
 template <class V>
@@ -176,22 +174,6 @@ struct CpuLanes {
         return pairwise(lanes);
     }
 
-    // The same in float64.
-    template <class Value>
-    static DDTREE_INLINE double sum_double(std::int64_t groups, Value value) {
-        typename Vec::Double lanes[2 * kVectors] = {};
-        each(groups, [&](std::int64_t i, int j) __attribute__((always_inline)) {
-            typename Vec::HalfFloat halves[2];
-            const Float v = value(i);
-            __builtin_memcpy(halves, &v, sizeof v);
-            lanes[2 * j] += __builtin_convertvector(halves[0], typename Vec::Double);
-            lanes[2 * j + 1] += __builtin_convertvector(halves[1], typename Vec::Double);
-        });
-        double flat[kLanes];
-        __builtin_memcpy(flat, lanes, sizeof flat);
-        return pairwise(flat);
-    }
-
     // How many elements of a chunk hold(i): a vector of 0 and -1.
     template <class Hold>
     static DDTREE_INLINE std::int32_t count(std::int64_t groups, Hold hold) {
@@ -212,15 +194,25 @@ struct CpuLanes {
         });
     }
 
+    // The largest of 32 lane maxima.
+    static DDTREE_INLINE float highest(const float* maxima) {
+        Float best = load<Vec>(maxima);
+        for (int j = 1; j < kVectors; ++j) {
+            const Float other = load<Vec>(maxima + j * W);
+            best = best > other ? best : other;
+        }
+        float flat[W];
+        __builtin_memcpy(flat, &best, sizeof flat);
+        for (int half = W / 2; half > 0; half /= 2)
+            for (int w = 0; w < half; ++w) flat[w] = flat[w] > flat[w + half] ? flat[w] : flat[w + half];
+        return flat[0];
+    }
+
     // Each lane's running maximum to memory; the largest of them.
     static DDTREE_INLINE float keep_maxima(const Float (&lanes)[kVectors], float* out) {
         __builtin_memcpy(out, lanes, sizeof lanes);
-        float best = out[0];
-        for (int lane = 1; lane < kLanes; ++lane) best = best < out[lane] ? out[lane] : best;
-        return best;
+        return highest(out);
     }
-
-    static DDTREE_INLINE bool any(Int flags) { return sign_bits(flags) != 0; }
 
     // The sum of all lanes.
     static DDTREE_INLINE float pairwise(const Float (&lanes)[kVectors]) {
@@ -228,6 +220,8 @@ struct CpuLanes {
         __builtin_memcpy(flat, lanes, sizeof flat);
         return pairwise(flat);
     }
+
+    static DDTREE_INLINE bool any(Int flags) { return sign_bits(flags) != 0; }
 
    private:
     template <class T>

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "ddtree/arithmetic.h"
 #include "ddtree/sample_select.h"
@@ -162,22 +163,27 @@ DDTREE_HD DDTREE_INLINE double make_masses(const Block& block, std::int64_t size
     return add_chunk_masses(block, size, scratch);
 }
 
-// Masses of the tokens whose logit reaches `least`, at a temperature.
+// Masses of the tokens whose logit reaches `least`, at a temperature. What need not be done is left out: dividing by
+// 1 and comparing with -inf change nothing.
 template <class Block>
 DDTREE_HD double exp_masses(const Block& block, std::int64_t size, float maximum, float temperature, float least,
                             const RowScratch& scratch) {
     using Float = typename LanesOf<Block>::Float;
     using Int = typename LanesOf<Block>::Int;
-    if (temperature == 1.0f) {  // the same numbers without the divisions
+    const auto with = [&](auto divided, auto cut) {
         return make_masses(block, size, scratch, [&](Float x) __attribute__((always_inline)) {
-            const Float mass = exp_nonpositive<Float, Int>(x - maximum);
-            return x >= least ? mass : Float{};
+            Float distance = x - maximum;
+            if constexpr (divided) distance = distance / temperature;
+            const Float mass = exp_nonpositive<Float, Int>(distance);
+            if constexpr (cut) return x >= least ? mass : Float{};
+            return mass;
         });
-    }
-    return make_masses(block, size, scratch, [&](Float x) __attribute__((always_inline)) {
-        const Float mass = exp_nonpositive<Float, Int>((x - maximum) / temperature);
-        return x >= least ? mass : Float{};
-    });
+    };
+    constexpr std::true_type yes;
+    constexpr std::false_type no;
+    const bool is_cut = least > -std::numeric_limits<float>::infinity();
+    if (temperature == 1.0f) return is_cut ? with(no, yes) : with(no, no);
+    return is_cut ? with(yes, yes) : with(yes, no);
 }
 
 // Takes the mass from every token that is not in the cut; returns what is left.
@@ -237,7 +243,7 @@ DDTREE_HD RowMasses masses_of_look(const Block& block, std::int64_t size, const 
     float least = -std::numeric_limits<float>::infinity();
     if (rule.top_k > 0 && rule.top_k < size) least = top_k_threshold(block, size, rule.top_k, scratch);
     double norm = exp_masses(block, size, look.maximum, rule.temperature, least, scratch);
-    if (rule.top_p < 1.0) norm = keep_cut(block, size, nucleus(block, size, rule.top_p, scratch), scratch);
+    if (rule.top_p < 1.0) norm = keep_cut(block, size, nucleus(block, size, rule.top_p, norm, scratch), scratch);
     return {SampleFault::none, norm};
 }
 

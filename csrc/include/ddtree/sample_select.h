@@ -1,8 +1,8 @@
 // Selection in a row without sorting it: the k-th largest value, and the likeliest masses of a given share.
 //
-// Both build a threshold bit by bit from the top, since floats can be compared as integers: counting (or adding
-// up) what reaches a trial threshold is a vectorised pass. First the passes are made short: the k-th largest of
-// the row's lane maxima is a lower bound for its k-th largest element, and all masses below
+// Both search a threshold, since floats can be compared as integers: counting (or adding up) what reaches a trial
+// threshold is a vectorised pass, and 32 passes find any float. First the passes are made short: the k-th largest
+// of the row's lane maxima is a lower bound for its k-th largest element, and all masses below
 // (1 - share) * total / size together are too little to matter.
 #pragma once
 
@@ -32,7 +32,7 @@ struct RowScratch {
     float* values;         // [padded] the row in float32, then its masses
     float* lane_maxima;    // [32 * chunks] of the row as it was read
     float* chunk_masses;   // [chunks]
-    double* sums;          // [2 * chunks] chunk masses in float64, of two passes in turn
+    float* trial_masses;   // [2 * chunks] chunk masses of two passes in turn
     std::int32_t* counts;  // [chunks]
     float* picked_values;  // [padded] elements picked out of the row
     std::int32_t* picked;  // [padded] where they stand in it, ascending
@@ -43,7 +43,7 @@ struct RowScratch {
         scratch.values = carver.take<float>(padded(size));
         scratch.lane_maxima = carver.take<float>(kLanes * chunks);
         scratch.chunk_masses = carver.take<float>(chunks);
-        scratch.sums = carver.take<double>(2 * chunks);
+        scratch.trial_masses = carver.take<float>(2 * chunks);
         scratch.counts = carver.take<std::int32_t>(chunks);
         scratch.picked_values = carver.take<float>(padded(size));
         scratch.picked = carver.take<std::int32_t>(padded(size));
@@ -52,16 +52,17 @@ struct RowScratch {
 };
 
 // Picks the values that are at least `least` into scratch.picked_values and picked, in index order, padded with
-// -inf; returns how many, to every worker. `values` is padded with what is below `least`.
-template <class Block>
+// -inf; returns how many, to every worker. `values` is padded with what is below `least`; in_chunk(chunk) is false
+// where no value of that chunk can be picked.
+template <class Block, class InChunk>
 DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_t size, float least,
-                            const RowScratch& scratch) {
+                            const RowScratch& scratch, InChunk in_chunk) {
     using Lanes = LanesOf<Block>;
     const auto reaches = [&](std::int64_t i) __attribute__((always_inline)) {
         return load<typename Lanes::Vec>(values + i) >= least;
     };
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        scratch.counts[chunk] = Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+        scratch.counts[chunk] = !in_chunk(chunk) ? 0 : Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
             return reaches(first + i);
         });
     });
@@ -78,7 +79,7 @@ DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_
         Lanes::select(
             groups,
             [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); },
-            [&](std::int64_t i, std::int32_t place) {
+            [&](std::int64_t i, std::int32_t place) __attribute__((always_inline)) {
                 out_values[place] = values[first + i];
                 out[place] = static_cast<std::int32_t>(first + i);
             });
@@ -121,7 +122,9 @@ DDTREE_HD std::int64_t pick_likeliest(const Block& block, std::int64_t size, std
     const std::int64_t lanes = kLanes * chunks_of(size);
     *least = std::numeric_limits<float>::lowest();
     if (k <= lanes) *least = Maximum{}(*least, kth_largest(block, scratch.lane_maxima, lanes, k));
-    return pick(block, scratch.values, size, *least, scratch);
+    return pick(block, scratch.values, size, *least, scratch, [&](std::int64_t chunk) {
+        return LanesOf<Block>::highest(scratch.lane_maxima + chunk * kLanes) >= *least;
+    });
 }
 
 // What an element must reach to be one of the k largest of the row or equal to the k-th.
@@ -132,20 +135,21 @@ DDTREE_HD float top_k_threshold(const Block& block, std::int64_t size, std::int6
     return count <= k ? least : kth_largest(block, scratch.picked_values, count, k);
 }
 
-// The sum of the masses that are at least `least` > 0, in float64.
+// The sum of the masses that are at least `least` > 0.
 template <class Block>
-DDTREE_HD double mass_from(const Block& block, const float* masses, std::int64_t size, float least, double* sums) {
+DDTREE_HD double mass_from(const Block& block, const float* masses, std::int64_t size, float least,
+                           float* chunk_masses) {
     using Lanes = LanesOf<Block>;
     using Float = typename Lanes::Float;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        sums[chunk] = Lanes::sum_double(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+        chunk_masses[chunk] = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
             const Float mass = load<typename Lanes::Vec>(masses + first + i);
             return mass >= least ? mass : Float{};
         });
     });
     block.sync(kSiteMassFrom);
     double total = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) total += sums[chunk];
+    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) total += static_cast<double>(chunk_masses[chunk]);
     return total;
 }
 
@@ -155,48 +159,54 @@ struct Cut {
     std::int32_t last_token;
 };
 
+namespace detail {
+
+// The token of the last of the picked masses equal to `least` when the highest `spared` tokens among them are left
+// out.
+DDTREE_HD DDTREE_INLINE std::int32_t last_equal(const RowScratch& scratch, std::int64_t count, float least,
+                                                std::int64_t spared) {
+    for (std::int64_t at = count - 1;; --at)
+        if (scratch.picked_values[at] == least && spared-- == 0) return scratch.picked[at];
+}
+
+}  // namespace detail
+
 // The shortest run of masses, in descending order and equal ones by ascending token, that reaches `share` (below
-// 1) of them all. The masses stand in scratch.values.
+// 1) of `total`, which is the sum of them all. The masses, at most 1, stand in scratch.values.
 template <class Block>
-DDTREE_HD Cut nucleus(const Block& block, std::int64_t size, double share, const RowScratch& scratch) {
+DDTREE_HD Cut nucleus(const Block& block, std::int64_t size, double share, double total, const RowScratch& scratch) {
     using Lanes = LanesOf<Block>;
-    constexpr float kSmallest = std::numeric_limits<float>::min();
     constexpr std::int32_t kAll = std::numeric_limits<std::int32_t>::max();
-    const double total = mass_from(block, scratch.values, size, kSmallest, scratch.sums);
     const double goal = share * total;
     const auto too_little = static_cast<float>(0.999 * (1.0 - share) * total / static_cast<double>(size));
-    const std::int64_t count = pick(block, scratch.values, size, Maximum{}(too_little, kSmallest), scratch);
-    const float* const masses = scratch.picked_values;
-    double* const sums[2] = {scratch.sums, scratch.sums + chunks_of(size)};
+    const float bound = Maximum{}(too_little, std::numeric_limits<float>::min());
+    const std::int64_t count = pick(block, scratch.values, size, bound, scratch, [](std::int64_t) { return true; });
 
-    std::uint32_t found = 0;
-    double reached = total;
-    for (int bit = 30; bit >= 0; --bit) {
-        const std::uint32_t trial = found | (std::uint32_t{1} << bit);
-        const double mass = mass_from(block, masses, count, std::bit_cast<float>(trial), sums[bit & 1]);
-        if (mass < goal) continue;
-        found = trial;
-        reached = mass;
+    auto reaching = std::bit_cast<std::uint32_t>(bound);  // the masses from here on reach the goal
+    auto missing = std::bit_cast<std::uint32_t>(1.0f) + 1;  // those from here on do not
+    double reached = goal;
+    for (int pass = 0; missing - reaching > 1; ++pass) {
+        const std::uint32_t middle = reaching + (missing - reaching) / 2;
+        float* const chunk_masses = scratch.trial_masses + (pass % 2) * chunks_of(size);
+        const double mass = mass_from(block, scratch.picked_values, count, std::bit_cast<float>(middle), chunk_masses);
+        if (mass >= goal) {
+            reaching = middle;
+            reached = mass;
+        } else {
+            missing = middle;
+        }
     }
-    const auto least = std::bit_cast<float>(found);
+    const auto least = std::bit_cast<float>(reaching);
     std::int64_t equal = 0;
     each_chunk(block, count, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
         equal += Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            return load<typename Lanes::Vec>(masses + first + i) == least;
+            return load<typename Lanes::Vec>(scratch.picked_values + first + i) == least;
         });
     });
     equal = block.reduce(equal, Sum{}, kSiteNucleusEqual);
     std::int64_t spared = 0;  // of the equal ones, those that are not needed
-    while (spared < equal - 1 && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal) ++spared;
-    if (spared == 0) return {least, kAll};
-    std::int64_t at = count;
-    for (; spared > 0; --spared) {
-        do --at;
-        while (masses[at] != least);
-    }
-    do --at;
-    while (masses[at] != least);
-    return {least, scratch.picked[at]};
+    while (spared + 1 < equal && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal) ++spared;
+    return {least, spared == 0 ? kAll : detail::last_equal(scratch, count, least, spared)};
 }
 
 }  // namespace ddtree
