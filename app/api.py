@@ -11,19 +11,18 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from app.bodies import read_body
+from app.bodies import body_parts
 from app.errors import ApiError, shown
 from app.hub import Hub
+from app.importing import Importer
 from app.metrics import CONTENT_TYPE, Metrics
 from app.resources import version
 from app.runs import RunRow, RunStore
 from app.settings import MIB, ServerSettings
 from app.worker import Worker
 from ddtree.trace import Trace
-from ddtree.trace_file import TraceError, load_trace
 
 MAX_STEPS_CHARS = 8 * MIB
 """A page of steps ends after the step that passes this."""
@@ -33,6 +32,7 @@ def api_router(
     settings: ServerSettings, store: RunStore, hub: Hub, worker: Worker, metrics: Metrics
 ) -> APIRouter:
     router = APIRouter()
+    importer = Importer(settings.data)
     began = time.monotonic()
 
     @router.get("/api/health")
@@ -73,8 +73,7 @@ def api_router(
 
     @router.post("/api/traces", status_code=201)
     async def import_trace(request: Request) -> dict[str, Any]:
-        body = await read_body(request, settings.max_upload_bytes)
-        return await run_in_threadpool(lambda: _import(store, body))
+        return await importer.take(body_parts(request, settings.max_upload_bytes))
 
     _add_runs(router, store, hub)
     return router
@@ -163,15 +162,6 @@ def run_json(row: RunRow) -> dict[str, Any]:
         "lossy": row.lossy,
         "summary": None if row.summary is None else json.loads(row.summary),
     }
-
-
-def _import(store: RunStore, body: bytes) -> dict[str, Any]:
-    """Nothing is written unless the whole trace is sound."""
-    try:
-        trace = load_trace(body)
-    except TraceError as error:
-        raise ApiError(422, "bad_trace", str(error), error.path or None) from None
-    return {"run_id": store.import_trace(trace), "steps": len(trace.steps)}
 
 
 @functools.cache

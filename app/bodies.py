@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import pydantic_core
@@ -16,22 +17,24 @@ Model = TypeVar("Model", bound=BaseModel)
 _DRAINED = 4  # so many times the limit is read and dropped, so that the client sees the answer
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body, at most `limit` bytes. Raises ApiError 413; what is over the limit is dropped as it comes."""
-    taken, parts = 0, []
+async def body_parts(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes, at most `limit` bytes. Raises ApiError 413 in the end if there was more."""
+    taken = 0
     async for part in request.stream():
         taken += len(part)
         if taken <= limit:
-            parts.append(part)
-        else:
-            parts.clear()
+            yield part
         if taken > _DRAINED * limit:
             break
     if taken > limit:
         size = max(taken, int(request.headers.get("content-length", "0"))) / MIB
         message = f"the upload has {size:.1f} MiB, the limit is {limit / MIB:.1f} MiB: send a smaller one"
         raise ApiError(413, "too_large", message)
-    return b"".join(parts)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises ApiError 413."""
+    return b"".join([part async for part in body_parts(request, limit)])
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:

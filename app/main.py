@@ -69,6 +69,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
     app.add_exception_handler(ApiError, answer_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unforeseen)
     app.add_middleware(Gate, settings=settings)
     return app
 
@@ -153,6 +154,12 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     message = f"{request.method} {request.url.path}: {error.detail}"
     body = {"code": code, "message": message, "field": None}
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _unforeseen(_: Request, error: Exception) -> JSONResponse:
+    """The error itself is raised on and logged."""
+    message = f"the server failed: {type(error).__name__}: {error}"
+    return JSONResponse({"code": "internal", "message": message, "field": None}, status_code=500)
 
 
 # ---- the process ----

@@ -50,6 +50,7 @@ CREATE TABLE IF NOT EXISTS steps (
 _COLUMNS = (
     "number, run_id, created_at, state, imported, prompt, target, method, steps, committed, lossy, summary"
 )
+_INTERRUPTED = "UPDATE runs SET state = 'interrupted' WHERE state NOT IN ('finished', 'interrupted')"
 PROMPT_SHOWN = 200
 """Characters of the prompt that a listing carries."""
 
@@ -94,8 +95,9 @@ def new_run_id() -> str:
 class RunStore:
     """One server's runs. Writes take turns on one connection; reads borrow connections of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        """Opens or creates it, and marks what a killed server left as interrupted. Raises StoreError."""
+    def __init__(self, folder: Path, serving: bool = True) -> None:
+        """Opens or creates it. A server marks what a killed one left as interrupted, and is the only one that
+        serves this folder; an import is another process beside it. Raises StoreError."""
         self.path = folder / "runs.sqlite3"
         self._readers: list[sqlite3.Connection] = []
         self._readers_lock = threading.Lock()
@@ -103,14 +105,17 @@ class RunStore:
         with ExitStack() as opened:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                self._owner = opened.enter_context(_only_owner(folder))
+                if serving:
+                    opened.enter_context(_only_owner(folder))
                 self._writer = opened.enter_context(closing(self._connect()))
                 self._prepare()
+                if serving:
+                    self._writer.execute(_INTERRUPTED)
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
                     f"the run store {self.path} cannot be opened ({error}): name another folder with --data"
                 ) from error
-            opened.pop_all()  # both stay open until close()
+            self._opened = opened.pop_all()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -130,17 +135,13 @@ class RunStore:
             )
         self._writer.executescript(_SCHEMA)
         self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        self._writer.execute(
-            "UPDATE runs SET state = 'interrupted' WHERE state NOT IN ('finished', 'interrupted')"
-        )
 
     def close(self) -> None:
         with self._write_lock, self._readers_lock:
             for reader in self._readers:
                 reader.close()
             self._readers.clear()
-            self._writer.close()
-            self._owner.close()
+            self._opened.close()
 
     # ---- writing ----
 
