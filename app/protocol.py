@@ -1,7 +1,9 @@
 """The wire of /ws/decode: JSON text frames {type, ...}. The browser meets the server only here.
 
 A client message that is no JSON, has an unknown type or a bad value is answered with an `error` frame
-(code, message, field) and the connection lives on.
+(code, message, field) and the connection lives on. Commands mean the run that the connection started or
+watched last. `seq` numbers a run's frames as they happened, `started` being 0: a viewer that comes later is
+sent the steps it lacks with the numbers they had, so what it sees rises but need not be without gaps.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ RunState = Literal["waiting", "prefill", "running", "paused", "finished", "inter
 
 
 class Hello(Frame):
-    """First frame of every connection, and again when the model has become ready or failed to load."""
+    """First frame of every connection, and again as loading goes on, when the model has become ready, and
+    when it failed to load."""
 
     type: Literal["hello"] = "hello"
     version: str

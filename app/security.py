@@ -75,6 +75,9 @@ class Gate:
             raise ValueError(f"bound to {settings.host} a token is needed: use ServerSettings.secured()")
         self._app = app
         self._bound = settings.host.strip("[]").lower()
+        # Bound to every address, each of them is the bound one, and so is this machine's name.
+        wildcard = self._bound in WILDCARDS
+        self._own_names = {socket.gethostname().lower(), socket.getfqdn().lower()} if wildcard else set()
         self._token = settings.token
         if settings.token is not None:
             # Cookies know no ports: servers on one host must not overwrite each other's.
@@ -116,13 +119,12 @@ class Gate:
     def _is_ours(self, name: str) -> bool:
         if name in LOOPBACK_NAMES or name == self._bound:
             return True
-        if self._bound not in WILDCARDS:
+        if not self._own_names:
             return False
-        # Bound to every address, each of them is the bound one; the token stands guard.
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            return name in (socket.gethostname().lower(), socket.getfqdn().lower())
+            return name in self._own_names
         return True
 
     def _without_token(self, connection: HTTPConnection) -> Response | None:

@@ -32,6 +32,7 @@ Refuse = Callable[[ErrorFrame], None]
 """Tells the asker why not; called on the worker's thread."""
 
 _CLOSE_WAIT_S = 5.0
+_TELL_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Worker:
         self._schedule = Schedule(settings.max_decoding)
         self._engine: LoadedEngine | None = None
         self._closing = False
+        self._told_at = 0.0  # when viewers were last told how far loading is
         self._thread = threading.Thread(target=self._work, name="worker", daemon=True)
 
     # ---- called from other threads ----
@@ -182,8 +184,12 @@ class Worker:
         self._set_status(ModelStatus("ready", description=description))
 
     def _loading(self, message: str, progress: float | None) -> None:
+        now = time.monotonic()
         if message != self.status.message:
             log.info("loading: %s", message)
+        elif now < self._told_at + _TELL_EVERY_S:
+            return
+        self._told_at = now
         self._set_status(ModelStatus("loading", message, progress))
 
     def _set_status(self, status: ModelStatus) -> None:

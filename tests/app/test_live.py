@@ -102,6 +102,46 @@ def test_pause_step_update_resume_stop(serve: Serve) -> None:
         assert client.next()["code"] == "no_run"
 
 
+def test_a_prompt_can_be_paused_resumed_and_stopped_in_mid_prefill(serve: Serve) -> None:
+    def at(place: str, run: Any) -> None:
+        time.sleep(0.01)
+
+    with serve(FakeEngine(at=at, prefill_chunks=40)).client() as client:
+        client.ready()
+        client.start(settings={"max_new_tokens": 4})
+        client.until("state", progress=0.25)
+        client.send("pause")
+        client.until("state", state="paused")
+        assert client.silent(0.1)
+        client.send("resume")
+        client.until("state", state="prefill")
+        client.until("state", state="running")
+        done = [frame["progress"] for frame in client.of("state") if frame["progress"] is not None]
+        assert done == [(chunk + 1) / 40 for chunk in range(40)]  # nothing was computed twice
+        client.until("finished")
+        client.start(settings={"max_new_tokens": 4})
+        client.until("state", progress=0.25)
+        client.send("stop")
+        summary = client.until("finished")["summary"]
+        assert (summary["finish_reason"], summary["steps"]) == ("cancelled", 0)
+
+
+def test_a_waiting_run_can_be_paused_and_stopped(serve: Serve) -> None:
+    server = serve(FakeEngine(at=slow(0.01)), max_decoding=1)
+    with server.client() as busy, server.client() as client:
+        busy.ready()
+        client.ready()
+        busy.start(settings={"max_new_tokens": 60_000})
+        client.start(settings={"max_new_tokens": 4})
+        client.until("state", state="waiting", place=1)
+        client.send("pause")
+        client.until("state", state="paused")
+        client.send("step")
+        client.until("state", state="waiting", place=1)
+        client.send("stop")
+        assert client.until("finished")["summary"]["finish_reason"] == "cancelled"
+
+
 def test_pace_spaces_the_steps_and_can_be_lifted(serve: Serve) -> None:
     with serve().client() as client:
         client.ready()
