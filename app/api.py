@@ -5,6 +5,7 @@ Every fault is answered with {code, message, field}.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -22,6 +23,7 @@ from app.resources import version
 from app.runs import RunRow, RunStore
 from app.settings import MIB, ServerSettings
 from app.worker import Worker
+from ddtree.models import list_models
 from ddtree.trace import Trace
 
 MAX_STEPS_CHARS = 8 * MIB
@@ -48,7 +50,8 @@ def api_router(
         }
 
     @router.get("/api/models")
-    async def models() -> dict[str, Any]:
+    def models() -> dict[str, Any]:
+        """What is loaded, and the names that `--model` and `--draft-model` take."""
         status = worker.status
         loaded = status.description
         return {
@@ -61,6 +64,7 @@ def api_router(
             "default_drafter": None if loaded is None else loaded.default_drafter,
             "has_chat_template": None if loaded is None else loaded.has_chat_template,
             "engine": None if loaded is None else loaded.engine.model_dump(mode="json"),
+            "known": [dataclasses.asdict(model) for model in list_models()],
         }
 
     @router.get("/api/schema/trace")

@@ -242,6 +242,8 @@ def test_health_and_models_while_loading_and_after(serve: Serve) -> None:
     assert models["target"]["name"] == "fake" and models["default_drafter"] == "ngram"
     assert models["drafters"][0]["not_used"] == "there is none for tests"
     assert models["engine"]["device"] == "cpu" and models["has_chat_template"] is False
+    known = {model["name"]: model for model in models["known"]}
+    assert known["SmolLM2-135M-Instruct"]["role"] == "target"
 
 
 def test_the_schema_is_the_traces_own(serve: Serve) -> None:
