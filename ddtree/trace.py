@@ -13,9 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ddtree.settings import Settings
 
-FORMAT = "ddtree-trace"
-VERSION = 1
-
 LogProb = float | None
 Origin = Literal["dflash", "ngram"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -242,8 +239,8 @@ class Summary(TraceModel):
 
 
 class Trace(TraceModel):
-    format: Literal["ddtree-trace"] = FORMAT
-    version: Literal[1] = VERSION
+    format: Literal["ddtree-trace"] = "ddtree-trace"
+    version: Literal[1] = 1
     created_at: str
     engine: Engine
     target: TargetInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pydantic_core
 from pydantic import ValidationError
@@ -184,9 +184,7 @@ def _ids_in_range(path: str, token_ids: list[int], vocab_size: int) -> Iterator[
             return
 
 
-def _lengths(
-    path: str, lists: dict[str, list[object]] | dict[str, list[int] | list[str]]
-) -> Iterator[tuple[str, str]]:
+def _lengths(path: str, lists: Mapping[str, Sequence[object]]) -> Iterator[tuple[str, str]]:
     sizes = {name: len(values) for name, values in lists.items()}
     first, size = next(iter(sizes.items()))
     for name, other in sizes.items():

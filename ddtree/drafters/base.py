@@ -30,7 +30,7 @@ class Draft:
 
     top_log_probs: torch.Tensor  # [R, K] float32, natural log, each row descending
     top_token_ids: torch.Tensor  # [R, K] int64
-    child_rows: torch.Tensor | None  # [R, K] int64, -1: no children; None: row r's children stand in row r + 1
+    child_rows: torch.Tensor | None  # [R, K] int64, -1: no children; None: the next row for all
     source: Origin
     temperature: float
     logits: torch.Tensor | None  # [R, V] whole rows where there are any (total variation), or None
