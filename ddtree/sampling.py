@@ -10,7 +10,7 @@ thresholds are 1. (EAGLE, arXiv 2401.15077; the interface of SGLang's tree_specu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 import torch
 
@@ -36,8 +36,7 @@ ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The kernels' numbers for the dtypes that logits may have."""
 
 
-@dataclass(frozen=True, slots=True)
-class TriedNode:
+class TriedNode(NamedTuple):
     """The decision at a child that the walk tried; from these very numbers it can be made again."""
 
     node: int
@@ -181,8 +180,8 @@ def _walk(
     if nodes == 0:
         raise ValueError("the tree is empty; node 0 is the root")
     logits = on_host_rows(logits)
-    candidates, next_token, next_sibling = (array.cpu().contiguous() for array in tree)
-    on_host_coins = None if node_coins is None else node_coins.cpu().contiguous()
+    candidates, next_token, next_sibling = map(_on_host, tree)
+    on_host_coins = None if node_coins is None else _on_host(node_coins)
     outcome = _kernels.verify(
         logits.data_ptr(),
         ELEMENTS[logits.dtype],
@@ -206,7 +205,7 @@ def _walk(
             validate_topology(next_token, next_sibling, candidates)
         raise fault_of_status(outcome, logits[node])
     path, bonus, source, prob, cumulative, residual, tried = outcome
-    decisions = [TriedNode(*child) for child in tried]
+    decisions = list(map(TriedNode._make, tried))
     return TreeVerdict(
         path, len(path) - 1, bonus, _BONUS_SOURCES[source], prob, cumulative, residual, decisions
     )
@@ -214,8 +213,13 @@ def _walk(
 
 def on_host_rows(logits: torch.Tensor) -> torch.Tensor:
     """The same rows where the kernels can read them: on the CPU, each row contiguous."""
-    logits = logits.detach().cpu()
-    return logits if logits.stride(1) == 1 or logits.shape[1] == 1 else logits.contiguous()
+    if not logits.is_cpu:
+        logits = logits.cpu()
+    return logits if logits.stride(1) == 1 else logits.contiguous()
+
+
+def _on_host(array: torch.Tensor) -> torch.Tensor:
+    return array if array.is_cpu and array.is_contiguous() else array.cpu().contiguous()
 
 
 def check_rule(temperature: float, top_k: int, top_p: float) -> None:
