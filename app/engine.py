@@ -62,10 +62,10 @@ LoadEngine = Callable[[ServerSettings, Progress], LoadedEngine]
 def default_threads() -> int:
     """CPU threads that decode when nobody says: all cores but one, which the browser and this service share.
 
-    benchmarks/threads.py measures it. On two cores a second thread makes a run that nobody watches faster, but
-    beside a browser that draws every step it makes it much slower than one thread: each small operation waits
-    for the thread that lost its core. This is a server for watching, so it keeps a core free; `--threads` says
-    otherwise.
+    benchmarks/threads.py measures it. On two cores a second thread makes a run that nobody watches faster,
+    but beside a browser that draws every step it makes it much slower than one thread: each small operation
+    waits for the thread that lost its core. This is a server for watching, so it keeps a core free;
+    `--threads` says otherwise.
     """
     return max(1, len(os.sched_getaffinity(0)) - 1)
 
