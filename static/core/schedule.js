@@ -3,10 +3,14 @@
 
 const parts = []; // {topics, draw}, in drawing order
 const touched = new Set();
+const SETTLED = 250; // ms without a drawing
+
+const settlers = []; // what waits for a quiet moment
 const later = []; // what measures or scrolls
 let booked = false;
 let restUntil = 0;
 let drawing = false;
+let quiet = 0;
 
 /** Call `draw(changed)` in the next frame after any of the topics was touched. */
 export function onTouch(topics, draw) {
@@ -28,6 +32,9 @@ export function afterDrawing(call) {
   if (!drawing) touch();
 }
 
+/** Call `call` whenever nothing has been drawn for a moment: the time for what cannot be seen yet. */
+export const onSettled = (call) => settlers.push(call);
+
 function flush() {
   booked = false;
   drawing = true;
@@ -40,5 +47,7 @@ function flush() {
   for (const call of later.splice(0)) call();
   drawing = false;
   const now = performance.now();
-  restUntil = now + (now - started); // at least half of the time belongs to the reader and to the decoder
+  restUntil = now + (now - started) / 2; // a third of the time, at least, is the reader's and the decoder's
+  clearTimeout(quiet);
+  quiet = setTimeout(() => settlers.forEach((call) => call()), SETTLED);
 }

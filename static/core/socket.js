@@ -33,7 +33,10 @@ export class Socket {
       const message = this.handlers.resume();
       if (message) this.send(message);
     };
-    socket.onmessage = (event) => this.handlers.frame(JSON.parse(event.data), performance.now());
+    socket.onmessage = ({ data }) => {
+      const received = performance.now();
+      this.handlers.frame(JSON.parse(data), received);
+    };
     socket.onclose = () => {
       if (this.socket === socket) this.retryLater();
     };

@@ -124,6 +124,9 @@ export function leavePasted() {
   touch("view", "steps");
 }
 
+/** Whether steps pass by: then only what can be seen is drawn, the rest in a quiet moment. */
+export const passing = () => store.follow && !store.pasted && store.run?.state === "running";
+
 /** What the tree, the walk and the table show. */
 export const shownView = () => store.pasted ?? store.view;
 

@@ -1,10 +1,10 @@
 // The table of a step's nodes: the retrieve arrays, log-weights, probabilities and coins. Rows are kept and
 // rewritten, so that a step costs no new elements.
 
-import { $, el, handle, num, roving, setText } from "../core/dom.js";
+import { $, el, handle, num, px, roving, setText } from "../core/dom.js";
 import { NONE, fixed, prob } from "../core/format.js";
-import { afterDrawing, onTouch } from "../core/schedule.js";
-import { shownView, store } from "../core/store.js";
+import { afterDrawing, onSettled, onTouch } from "../core/schedule.js";
+import { passing, shownView, store } from "../core/store.js";
 import { tok } from "../core/text.js";
 import { VERDICTS, verdictMark } from "./card.js";
 import { link, onHot, remark } from "./link.js";
@@ -13,6 +13,8 @@ const table = handle("nodes");
 const body = $("tbody", table);
 const wrap = table.parentElement;
 const rows = [];
+let stale = null; // the view whose rows are not all written yet
+let seen = { top: 0, height: Infinity, row: 1 };
 
 const COLUMNS = ["token_id", "parent", "depth", "rank", "logWeight", "draft", "prob", "next_token", "next_sibling", "coin"];
 const CODE = new Set(["next_token", "next_sibling"]);
@@ -62,12 +64,27 @@ function fillRow(row, node, visited) {
   row.shown = { text: node.text, origin: node.origin, verdict: node.verdict };
 }
 
+/** Write the rows of the view; of one that passes by, those that can be seen. */
+function fill(onlySeen) {
+  if (!stale) return;
+  const { nodes, visited, step } = stale;
+  const tossed = step.sampling?.rule === "target_only"; // greedy coins decide nothing
+  const first = onlySeen ? Math.floor(seen.top / seen.row) - 1 : 0;
+  const last = onlySeen ? Math.ceil((seen.top + seen.height) / seen.row) + 1 : nodes.length;
+  for (const node of nodes.slice(Math.max(first, 0), last)) fillRow(rows[node.n], node, tossed && visited.has(node.n));
+  if (!onlySeen) stale = null;
+}
+
+function look() {
+  seen = { top: wrap.scrollTop, height: wrap.clientHeight, row: px("--h-row") };
+}
+
 function drawNodes() {
   const view = shownView();
   const nodes = view?.nodes ?? [];
-  const tossed = view?.step.sampling?.rule === "target_only"; // greedy coins decide nothing
   while (rows.length < nodes.length) rows.push(newRow(rows.length));
-  nodes.forEach((node, i) => fillRow(rows[i], node, tossed && view.visited.has(i)));
+  stale = view;
+  fill(passing());
   const present = body.rows.length;
   if (present < nodes.length) body.append(...rows.slice(present, nodes.length).map((row) => row.tr));
   for (let i = present - 1; i >= nodes.length; i--) rows[i].tr.remove();
@@ -112,5 +129,11 @@ wrap.addEventListener("keydown", (event) => {
   rows[store.selected === "bonus" ? 0 : store.selected]?.tr.focus();
 });
 onHot((n, source) => (source === "tree" || source === "keys") && reveal(n));
+wrap.addEventListener("scroll", () => {
+  look();
+  fill(true);
+});
+onSettled(() => fill(false));
+onTouch(["size"], () => afterDrawing(look));
 onTouch(["view"], drawNodes);
 onTouch(["node"], () => afterDrawing(() => reveal(store.selected)));

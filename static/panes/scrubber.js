@@ -16,7 +16,7 @@ const TOP = 16; // px above the bars, for the names of changed settings
 const FOOT = 20; // px below, for the step numbers
 const WIDEST = 12; // px from bar to bar while there is room
 const LEAST_BAR = 2; // px; with more steps than fit, a bar stands for several
-const REST = 180; // ms between drawings while steps come
+const REST = 400; // ms between drawings while steps come
 const LAYERS = [
   ["grid", "--grid"], ["here", "--accent"], ["tint", "--accent-tint"], ["accepted", "--accepted"],
   ["edge", "--bonus-edge"], ["bonus", "--bonus"], ["failed", "--rejected"], ["axis", "--line-strong"], ["change", "--ink-3"],
@@ -162,6 +162,13 @@ function sentence(outline) {
   return `Step ${outline.index}: ${count(outline.committed, "token")} committed, ${outline.accepted} accepted${bonus}`;
 }
 
+/** The tokens that the step committed, as the tree shows them. */
+function chips(view) {
+  if (!view?.committed) return [];
+  const nodes = [...view.path.slice(1).map((n) => view.nodes[n]), view.bonus].slice(0, view.committed);
+  return [el("span", { class: "lead" }, "commits"), ...nodes.map((node) => el("span", { class: `c ${node.origin}` }, tok(node.text)))];
+}
+
 function drawHead() {
   const { run, at, pasted } = store;
   const newest = run?.newest ?? -1;
@@ -171,8 +178,7 @@ function drawHead() {
   box.setAttribute("aria-valuemax", Math.max(newest, 0));
   box.setAttribute("aria-valuenow", Math.max(at, 0));
   box.setAttribute("aria-valuetext", sentence(outline));
-  const shown = pasted || !outline ? [] : outline.texts.map((text, j) => el("span", { class: `c ${outline.origins[j]}` }, tok(text)));
-  $("#committed").replaceChildren(...(shown.length ? [el("span", { class: "lead" }, "commits"), ...shown] : []));
+  $("#committed").replaceChildren(...(pasted ? [] : chips(store.view)));
   $("#follow").setAttribute("aria-pressed", String(store.follow && !pasted));
   $("#follow").disabled = !run?.live;
   for (const [id, off] of [["first", at <= 0], ["prev", at <= 0], ["next", at >= newest], ["last", at >= newest]]) $(`#${id}`).disabled = off;

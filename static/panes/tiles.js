@@ -17,7 +17,7 @@ const GROUPS = [
 const LABELLED = 0.19; // share of the bar from which a stage has room for its name
 
 function tile(name, value, unit, title) {
-  return el("div", { class: "tile", title }, el("h3", {}, name), el("p", {}, el("b", { class: `num${value === NONE ? " none" : ""}` }, value), " ", el("span", { class: "unit" }, unit)));
+  return el("div", { class: "tile", title }, el("h3", {}, name), el("p", {}, el("b", { class: `num${value === NONE ? " none" : ""}` }, value === NONE ? "–" : value), " ", el("span", { class: "unit" }, unit)));
 }
 
 function figures(run) {

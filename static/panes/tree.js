@@ -2,8 +2,8 @@
 
 import { $, el, handle, px, token } from "../core/dom.js";
 import { drawnChildren, nodeOf } from "../core/step.js";
-import { selectNode, shownView, store } from "../core/store.js";
-import { onTouch } from "../core/schedule.js";
+import { passing, selectNode, shownView, store } from "../core/store.js";
+import { onSettled, onTouch } from "../core/schedule.js";
 import { fillCard, placeCard } from "./card.js";
 import { onHot, setHot } from "./link.js";
 import { colours, draw, textWidth } from "./plot.js";
@@ -11,7 +11,7 @@ import { hit, layout } from "./tree-layout.js";
 import { COLOURS, traces } from "./tree-traces.js";
 
 const MARGIN = 16; // px left and right of the tree
-const WINDOW = 250; // px drawn above and below what can be seen
+const WINDOW = { passing: 30, settled: 600 }; // px drawn above and below what can be seen
 
 const plot = handle("tree");
 const canvas = $(".canvas", plot);
@@ -41,9 +41,17 @@ function readLook() {
   };
 }
 
-function drawWindow() {
-  drawn = { from: plot.scrollTop - WINDOW, to: plot.scrollTop + plot.clientHeight + WINDOW };
+function drawWindow(around) {
+  drawn = { from: plot.scrollTop - around, to: plot.scrollTop + plot.clientHeight + around };
   draw(host, traces(plan, look.colours, look.fonts, drawn.from, drawn.to), plan.width, plan.height);
+}
+
+/** Whether something within so many pixels of what can be seen has not been drawn. */
+function clipped(around) {
+  const { scrollTop, clientHeight } = plot;
+  const from = Math.max(scrollTop - around, 0);
+  const to = Math.min(scrollTop + clientHeight + around, plan.height);
+  return from < drawn.from || to > drawn.to;
 }
 
 function drawColumns() {
@@ -88,7 +96,7 @@ function drawTree(changed) {
     plot.scrollTop = plot.scrollLeft = 0;
     revealEnd();
   }
-  drawWindow();
+  drawWindow(passing() ? WINDOW.passing : WINDOW.settled);
   plot.setAttribute("aria-label", view.step.index == null ? "Pasted tree" : `Draft tree of step ${view.step.index}`);
   plot.dataset.step = view.step.index ?? "pasted";
   placeHalos();
@@ -168,10 +176,9 @@ plot.addEventListener("click", (event) => selectNode(nodeAt(event)));
 plot.addEventListener("scroll", () => {
   if (!plan) return;
   card.hidden = true;
-  const { scrollTop, clientHeight } = plot;
-  const clipped = (scrollTop < drawn.from && drawn.from > 0) || (scrollTop + clientHeight > drawn.to && drawn.to < plan.height);
-  if (clipped) drawWindow();
+  if (clipped(0)) drawWindow(WINDOW.settled);
 });
+onSettled(() => plan && clipped(WINDOW.settled / 2) && drawWindow(WINDOW.settled));
 onHot((hot, source) => {
   placeHalos(hot);
   if (source === "tree" || source === "keys") showCard(hot);

@@ -68,11 +68,11 @@ function drawButtons() {
   buttons.run.style.order = live ? 9 : 0;
 }
 
-const FINISHED = { stop: "a stop token came", length: "the length was reached", cancelled: "stopped", error: "it failed" };
+const FINISHED = { stop: "stop token", length: "length reached", cancelled: "stopped", error: "failed" };
 
 function words() {
   const { run, model, connection } = store;
-  if (connection.state !== "open" && run?.live) return [["Reconnecting; the run goes on at the server"]];
+  if (connection.state !== "open" && run?.live) return [["Reconnecting"], "the run goes on"];
   if (store.starting) return [["Starting…"]];
   if (!run) {
     if (!model) return [["Connecting…"]];
@@ -87,7 +87,7 @@ function words() {
     case "prefill": return [["Reading the prompt"], run.progress == null ? "" : `${Math.round(100 * run.progress)} %`];
     case "running": return [["Running", " step ", num(last + 1)]];
     case "paused": return [["Paused", ...[after].flat()], ["changes from ", num(last + 1)]];
-    case "interrupted": return [["Interrupted", ...[after].flat()], "the server was stopped"];
+    case "interrupted": return [["Interrupted", ...[after].flat()], "server stopped"];
     default: return [["Finished", ...[after].flat()], FINISHED[run.summary?.finish_reason] ?? ""];
   }
 }

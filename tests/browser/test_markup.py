@@ -89,7 +89,9 @@ def test_markup_is_shown_as_it_is(live: Scope, hostile: Path) -> None:
         last = step["target"]["rows"][-1]
         assert why == [shown(text) for text in last["texts"]]
         chips = live.page.locator("#committed .c").all_text_contents()
-        assert chips == [shown(text) for text in step["committed"]["texts"]]
+        path = [step["tree"]["texts"][n - 1] for n in step["accept"]["accept_index"][1:]]
+        committed = [*path, step["accept"]["bonus_text"]][: len(step["committed"]["texts"])]
+        assert chips == [shown(text) for text in committed]
         seen.update(step["tree"]["texts"])
     assert set(HOSTILE) <= seen
     assert live.page.locator("a").count() == 1  # "Skip to the step"
