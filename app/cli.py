@@ -17,6 +17,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 import ddtree
+from app.errors import explain
 from ddtree.settings import DrafterName, Method, Settings
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
@@ -161,6 +162,8 @@ def _serve(arguments: argparse.Namespace) -> int:
     }
     try:
         return serve(ServerSettings(**given))
+    except ValidationError as error:
+        raise _bad_value(error) from None
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -211,9 +214,12 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     try:
         return Settings.model_validate({name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-")
-        raise UsageError(f"{flag} {first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
+        raise _bad_value(error) from None
+
+
+def _bad_value(error: ValidationError) -> UsageError:
+    name, sentence = explain(error)
+    return UsageError(f"--{name.replace('_', '-')}: {sentence}")
 
 
 def _prompt(arguments: argparse.Namespace) -> str:

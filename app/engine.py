@@ -74,13 +74,15 @@ class _Library:
     """Target and drafters, loaded; every run gets a decoder of its own over them."""
 
     def __init__(self, loaded: Any) -> None:
+        from ddtree.describe import drafter_info, engine_info, target_info
+
         self._loaded = loaded
         decoder = self._decoder(Settings())
         resolved = decoder.resolve(Settings())
         self.description = Description(
-            engine=decoder.engine(),
-            target=decoder.target_info(),
-            drafters=[decoder.drafter_info(drafter) for drafter in decoder.drafters.values()],
+            engine=engine_info(loaded.target),
+            target=target_info(loaded.target),
+            drafters=[drafter_info(drafter, loaded.not_used) for drafter in decoder.drafters.values()],
             default_drafter=resolved.drafter,
             has_chat_template=bool(resolved.chat),
         )

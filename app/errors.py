@@ -5,10 +5,11 @@ HTTP answers and `error` frames say the same things, so both are made here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
+
+from ddtree.trace_file import json_path
 
 _SHOWN = 60  # characters of a refused value that an error repeats
 
@@ -25,17 +26,6 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, str | None]:
         return {"code": self.code, "message": self.message, "field": self.field}
-
-
-def json_path(location: Sequence[int | str]) -> str:
-    """`("steps", 3, "tree")` as `steps[3].tree`."""
-    path = ""
-    for part in location:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            path += f".{part}" if path else part
-    return path
 
 
 def shown(value: Any) -> str:

@@ -27,7 +27,7 @@ from starlette.exceptions import HTTPException
 
 from app.api import answer_error, api_router
 from app.engine import LoadEngine, load_engine
-from app.errors import ApiError, json_path, shown
+from app.errors import ApiError, shown
 from app.hub import Hub
 from app.live import live_router
 from app.metrics import Metrics
@@ -39,6 +39,7 @@ from app.settings import MAX_WS_MESSAGE_BYTES, ServerSettings
 from app.tools import tools_router
 from app.worker import Control, Worker
 from ddtree.settings import Settings
+from ddtree.trace_file import json_path
 
 log = logging.getLogger("ddtree.app")
 

@@ -8,7 +8,6 @@ every generated token is committed by a step.
 from __future__ import annotations
 
 import datetime
-import platform
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ddtree.describe import drafter_info, engine_info, target_info
 from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.kvcache import TargetCache
@@ -28,14 +28,11 @@ from ddtree.settings import FIXED_IN_A_RUN, MAX_BUDGET, DrafterName, Settings
 from ddtree.target import Target
 from ddtree.text import RunningText, TokenText
 from ddtree.trace import (
-    DrafterInfo,
-    Engine,
     FinishReason,
     Prompt,
     Step,
     StepError,
     Summary,
-    TargetInfo,
     TokenizerInfo,
     Trace,
 )
@@ -309,9 +306,9 @@ class TreeDecoder:
         drafter = self.drafters[run.settings.drafter]
         return Trace(
             created_at=run.created_at,
-            engine=self.engine(),
-            target=self.target_info(),
-            drafter=self.drafter_info(drafter),
+            engine=engine_info(self.target),
+            target=target_info(self.target),
+            drafter=drafter_info(drafter, self.not_used),
             tokenizer=TokenizerInfo(name=self.target.name, vocab_size=len(self.target.tokenizer)),
             stop_token_ids=list(self.target.stop_token_ids),
             prompt=run.prompt,
@@ -332,42 +329,6 @@ class TreeDecoder:
             wall_s=run.prefill_s + run.step_s,
             prefill_s=run.prefill_s,
             lossy=run.lossy,
-        )
-
-    def drafter_info(self, drafter: Drafter) -> DrafterInfo:
-        return DrafterInfo(
-            name=drafter.name, kind=drafter.kind, block_size=drafter.block_size, not_used=self.not_used
-        )
-
-    def target_info(self) -> TargetInfo:
-        target = self.target
-        return TargetInfo(
-            name=target.name,
-            vocab_size=target.vocab_size,
-            num_layers=target.num_layers,
-            hidden_size=target.hidden_size,
-            max_context=target.max_context,
-            notes=list(target.notes),
-        )
-
-    def engine(self) -> Engine:
-        import transformers
-
-        import ddtree
-        from ddtree import _kernels
-
-        versions = {
-            "ddtree": ddtree.__version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "transformers": transformers.__version__,
-        }
-        return Engine(
-            versions=versions,
-            device=str(self.target.device),
-            dtype=str(self.target.dtype).removeprefix("torch."),
-            threads=torch.get_num_threads(),
-            kernels=_kernels.instruction_set(),
         )
 
 

@@ -42,13 +42,14 @@ def load_trace(data: bytes) -> Trace:
     except ValidationError as error:
         first = error.errors()[0]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise TraceError(first["msg"] + more, _json_path(first["loc"])) from None
+        raise TraceError(first["msg"] + more, json_path(first["loc"])) from None
     for path, message in structure_faults(trace):
         raise TraceError(message, path)
     return trace
 
 
-def _json_path(loc: tuple[int | str, ...]) -> str:
+def json_path(loc: Sequence[int | str]) -> str:
+    """`("steps", 3, "tree")` as `steps[3].tree`."""
     path = ""
     for part in loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import FakeServer, Serve
 from fake_engine import Brake, FakeEngine
+from fake_server import FakeServer, Serve
 from prometheus_client.parser import text_string_to_metric_families
 
 from ddtree.trace import Trace

@@ -40,19 +40,22 @@ def test_every_setting_is_a_flag_with_its_description(capsys: pytest.CaptureFixt
     [
         (
             ["run", "--prompt", "x", "--budget", "-1"],
-            "--budget -1: input should be greater than or equal to 0",
+            "--budget: budget cannot be -1: input should be greater than or equal to 0",
         ),
         (
             ["run", "--prompt", "x", "--budget", "2000"],
-            "--budget 2000: input should be less than or equal to 1024",
+            "--budget: budget cannot be 2000: input should be less than or equal to 1024",
         ),
         (
             ["run", "--prompt", "x", "--temperature", "nan"],
-            "--temperature nan: input should be a finite number",
+            "--temperature: temperature cannot be nan: input should be a finite number",
         ),
-        (["run", "--prompt", "x", "--top-p", "0"], "--top-p 0.0: input should be greater than 0"),
-        (["run", "--prompt", "x", "--max-new-tokens", "0"], "--max-new-tokens 0"),
-        (["run", "--prompt", "x", "--seed", "-3"], "--seed -3"),
+        (
+            ["run", "--prompt", "x", "--top-p", "0"],
+            "--top-p: top_p cannot be 0.0: input should be greater than 0",
+        ),
+        (["run", "--prompt", "x", "--max-new-tokens", "0"], "--max-new-tokens: max_new_tokens cannot be 0"),
+        (["run", "--prompt", "x", "--seed", "-3"], "--seed: seed cannot be -3"),
         (["run", "--prompt", "x", "--threads", "0"], "--threads 0: use 1 or more"),
         (["run", "--prompt-file", "/no/such/file"], "--prompt-file /no/such/file: No such file"),
         (["run", "--prompt", "x", "--trace", "/no/such/folder/t.json"], "its folder does not exist"),

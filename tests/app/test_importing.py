@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Serve
 from fake_engine import FakeEngine, FakeRun, slow
+from fake_server import Serve
 
 import app.importing
 from ddtree.settings import Settings

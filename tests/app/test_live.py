@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Serve
 from fake_engine import Brake, FakeEngine, slow
+from fake_server import Serve
 
 from app.hub import LOG_FRAMES
 from app.settings import MAX_PROMPT_CHARS

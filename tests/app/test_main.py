@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Serve
 from fake_engine import FakeEngine, slow
+from fake_server import Serve
 from serving import ROOT, ServerProcess
 
 from app.main import ServeError, Server

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from conftest import Serve
 from fake_engine import FakeEngine, FakeRun, slow
+from fake_server import Serve
 
 from app.events import RunBegan, RunEnded, StateChanged, StepDone
 from app.metrics import Metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Serve
+from fake_server import Serve
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import FakeServer, Serve
 from fake_engine import FakeEngine
+from fake_server import FakeServer, Serve
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 

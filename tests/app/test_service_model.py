@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Client
+from fake_server import Client
 from prometheus_client.parser import text_string_to_metric_families
 from serving import ServerProcess
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Serve
+from fake_server import Serve
 
 LOGS = [[math.log(p) for p in row] for row in ([0.7, 0.3], [0.6, 0.4], [0.8, 0.2])]
 WORKED = {"top_log_probs": LOGS, "top_token_ids": [[10, 11], [20, 21], [30, 31]], "budget": 5}

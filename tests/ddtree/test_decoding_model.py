@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from common import OWN_PROMPTS, read_prompts
+from exactness import Comparison, lanes
 from scipy import stats
 
 import ddtree
 from ddtree.drafters.base import Context
 from ddtree.settings import Settings
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from common import OWN_PROMPTS, read_prompts
-from exactness import Comparison, lanes
 
 pytestmark = pytest.mark.model
 
