@@ -1,6 +1,6 @@
 """Print the requirements of pyproject.toml's named parts, one a line: dependencies, build, or an extra.
 
-torch is installed by a command of its own before the others, so that its version is never a resolver's choice.
+torch is installed by a command of its own, first, so that its version is never a resolver's choice.
 """
 
 import sys

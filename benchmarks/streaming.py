@@ -5,8 +5,8 @@ nobody   the service: stored step by step, watched by nobody
 viewers  the service, watched by three sockets in processes of their own, one of which never reads
 
 Prints the ratio nobody / library (trace as JSON, storage, scheduling) and viewers / nobody (streaming), each
-the geometric mean of paired ratios with its 95 % interval, and what passes between two steps. A run's time is
-taken on the thread that decodes, from the first chunk of the prompt to the end of the last step, with all
+the geometric mean of paired ratios with its 95 % interval, what passes between two steps, and the share of a
+step, with what passes until the next, that is neither drafter nor target forward. A run's time is taken on the thread that decodes, from the first chunk of the prompt to the end of the last step, with all
 that lies between; every arm decodes the same tokens.
 """
 
@@ -43,7 +43,7 @@ class TimedDecoder:
     def __init__(self, decoder: Decoder, done: list[dict[str, float]]) -> None:
         self._decoder = decoder
         self._done = done
-        self._inside = 0.0
+        self._inside = self._prefill = self._forward = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._decoder, name)
@@ -58,7 +58,7 @@ class TimedDecoder:
         while True:
             began = time.perf_counter()
             share = next(chunks, None)
-            self._inside += time.perf_counter() - began
+            self._prefill += time.perf_counter() - began
             if share is None:
                 return
             yield share
@@ -68,9 +68,15 @@ class TimedDecoder:
         step = self._decoder.step(run)
         ended = time.perf_counter()
         self._inside += ended - began
+        self._forward += (step.timing_ms.draft + step.timing_ms.verify) / 1e3
         if run.finish_reason is not None:
             wall = ended - self._began
-            self._done.append({"wall": wall, "inside": self._inside, "steps": run.steps})
+            inside = self._prefill + self._inside
+            stepping = wall - self._prefill
+            rest = stepping - self._forward
+            self._done.append(
+                {"wall": wall, "inside": inside, "steps": run.steps, "stepping": stepping, "rest": rest}
+            )
         return step
 
 
@@ -241,7 +247,11 @@ def main() -> None:
         steps = sum(run["steps"] for run in measured[arm])
         wall = sum(run["wall"] for run in measured[arm])
         each = f"{wall / steps * 1e3:.2f} ms a step"
-        print(f"{arm}: {each}, of which {between / steps * 1e6:.0f} us between steps")
+        rest = sum(run["rest"] for run in measured[arm]) / sum(run["stepping"] for run in measured[arm])
+        print(
+            f"{arm}: {each}, of which {between / steps * 1e6:.0f} us between steps; "
+            f"{rest:.1%} of a step is neither drafter nor target forward"
+        )
 
 
 if __name__ == "__main__":
