@@ -19,6 +19,7 @@ from ddtree.storage import Progress
 
 _INTERLEAVED = {"llama"}
 _ARCHITECTURES = {"llama", "qwen2", "qwen3"}
+_ROPE_FACTORS = "rope_freqs.weight"
 _SHARD_BYTES = 2**30
 
 
@@ -54,7 +55,36 @@ def _read_config(source: Path, reader: Any, architecture: str) -> Any:
     head_dim = reader.fields.get(f"{architecture}.attention.key_length")
     if head_dim is not None:  # transformers leaves it at the family's default
         config.head_dim = int(head_dim.contents())
+    for tensor in reader.tensors:
+        if tensor.name == _ROPE_FACTORS:
+            config.rope_parameters = _llama3_rope(config, _dequantise(tensor))
     return config
+
+
+def _llama3_rope(config: Any, divisors: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """The file holds what each frequency is divided by; transformers wants Llama 3's rule that gave it.
+    Raises UnsupportedModel for divisors of another rule."""
+    rule = {
+        "rope_type": "llama3",
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "factor": float(divisors.max()),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    frequencies = rule["rope_theta"] ** (-np.arange(0, head_dim, 2) / head_dim)
+    turns = rule["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+    unscaled = np.clip(
+        (turns - rule["low_freq_factor"]) / (rule["high_freq_factor"] - rule["low_freq_factor"]), 0, 1
+    )
+    expected = 1 / ((1 - unscaled) / rule["factor"] + unscaled)
+    if divisors.shape != expected.shape or not np.allclose(divisors, expected, rtol=1e-3):
+        raise UnsupportedModel(
+            f"the GGUF file scales its rotary embedding ({_ROPE_FACTORS}) by a rule that is not Llama 3's; "
+            "give the model's Hugging Face folder or id instead"
+        )
+    return rule
 
 
 def _write_tokenizer(source: Path, folder: Path, reader: Any) -> None:
@@ -131,14 +161,15 @@ def _names(reader: Any, architecture: str, config: Any) -> Iterator[tuple[Any, s
     for name in parameters:
         stem, _, suffix = name.rpartition(".")
         by_gguf[f"{name_map.get_name(stem)}.{suffix}"] = name
-    in_file = {tensor.name for tensor in reader.tensors}
+    tensors = [tensor for tensor in reader.tensors if tensor.name != _ROPE_FACTORS]
+    in_file = {tensor.name for tensor in tensors}
     tied = {"output.weight"} if config.tie_word_embeddings else set()
     missing = sorted(by_gguf.keys() - in_file - tied)
     unknown = sorted(in_file - by_gguf.keys())
     if missing or unknown:
         what = f"lacks {missing[0]}" if missing else f"holds {unknown[0]}, which has no place in the model"
         raise UnsupportedModel(f"the GGUF file {what}; give the model's Hugging Face folder or id instead")
-    for tensor in reader.tensors:
+    for tensor in tensors:
         name = by_gguf[tensor.name]
         shape, wanted = tuple(int(size) for size in reversed(tensor.shape)), tuple(parameters[name].shape)
         if shape != wanted:

@@ -11,6 +11,7 @@ import torch
 
 from ddtree import attention
 from ddtree.errors import ModelUnavailable, UnsupportedModel
+from ddtree.merged import merge_projections
 from ddtree.packed import pack_model
 from ddtree.storage import Progress
 from ddtree.support import (
@@ -114,6 +115,7 @@ def make_target(
     progress("repacking the weights", None)
     notes = generation_notes(model)
     if model.device.type == "cpu":
+        merge_projections(model)
         notes += pack_model(model)
     progress("checking a tree pass", None)
     try:

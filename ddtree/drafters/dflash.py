@@ -19,6 +19,7 @@ from torch import nn
 
 from ddtree.drafters.base import Context, Draft, DraftFault
 from ddtree.drafters.dflash_config import DFlashConfig
+from ddtree.merged import merge_projections
 from ddtree.packed import pack_model
 from ddtree.topk import RowFault, topk_log_softmax
 from ddtree.trace import Origin
@@ -178,6 +179,7 @@ class DFlashDrafter:
         parts = nn.ModuleDict({"model": model} if head is None else {"model": model, "head": head})
         parts.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
         if target.device.type == "cpu":
+            merge_projections(parts)
             pack_model(parts)
         self.model = model
         self._head = target.model.get_output_embeddings() if head is None else parts["head"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -128,4 +129,38 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedModel, match=r"has shape \(96, 64\); the file's configuration says \(128, 64\)"
     ):
+        convert_gguf(tmp_path / "model.gguf", tmp_path, silent)
+
+
+def llama3_divisors(config: Any, factor: float) -> np.ndarray[Any, Any]:
+    """As llama.cpp's converter computes them."""
+    divisors = []
+    for i in range(0, config.head_dim, 2):
+        wavelength = 2 * math.pi * config.rope_parameters["rope_theta"] ** (i / config.head_dim)
+        if wavelength < 8192 / 4:
+            divisors.append(1.0)
+        elif wavelength > 8192:
+            divisors.append(factor)
+        else:
+            smooth = (8192 / wavelength - 1) / 3
+            divisors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(divisors, dtype=np.float32)
+
+
+def test_llama3s_rope_scaling_is_read_back(tmp_path: Path) -> None:
+    source = model("llama", rope_parameters={"rope_theta": 500000.0, "rope_type": "default"})
+    divisors = llama3_divisors(source.config, 32.0)
+    assert len(set(divisors.tolist())) > 2
+    write_gguf(tmp_path / "model.gguf", "llama", source, **{"rope_freqs.weight": divisors})
+    (tmp_path / "folder").mkdir()
+    convert_gguf(tmp_path / "model.gguf", tmp_path / "folder", silent)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "folder")
+    scaled = source.model.rotary_emb.inv_freq / torch.tensor(divisors)
+    torch.testing.assert_close(loaded.model.rotary_emb.inv_freq, scaled, rtol=1e-5, atol=0)
+
+
+def test_another_rope_scaling_is_refused(tmp_path: Path) -> None:
+    divisors = np.linspace(1, 32, 8, dtype=np.float32)
+    write_gguf(tmp_path / "model.gguf", "llama", model("llama"), **{"rope_freqs.weight": divisors})
+    with pytest.raises(UnsupportedModel, match="a rule that is not Llama 3's"):
         convert_gguf(tmp_path / "model.gguf", tmp_path, silent)
