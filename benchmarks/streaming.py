@@ -5,9 +5,10 @@ nobody   the service: stored step by step, watched by nobody
 viewers  the service, watched by three sockets in processes of their own, one of which never reads
 
 Prints the ratio nobody / library (trace as JSON, storage, scheduling) and viewers / nobody (streaming), each
-the geometric mean of paired ratios with its 95 % interval, what passes between two steps, and the share of a
-step, with what passes until the next, that is neither drafter nor target forward. A run's time is taken on the thread that decodes, from the first chunk of the prompt to the end of the last step, with all
-that lies between; every arm decodes the same tokens.
+the geometric mean of paired ratios with its 95 % interval; what passes between two steps; and the share of a
+step, with what passes until the next, that is neither drafter nor target forward. A run's time is taken on
+the thread that decodes, from the first chunk of the prompt to the end of the last step, with all that lies
+between; every arm decodes the same tokens.
 """
 
 from __future__ import annotations
