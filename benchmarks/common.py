@@ -7,8 +7,12 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +80,29 @@ def machine() -> str:
                 model = line.split(":", 1)[1].strip()
                 break
     return f"{model}, {os.cpu_count()} cores, torch {torch.__version__} on {torch.get_num_threads()} threads"
+
+
+@contextmanager
+def served(*flags: str) -> Iterator[str]:
+    """The URL of a server of its own, in a process of its own, with an empty store."""
+    with tempfile.TemporaryDirectory() as data:
+        command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--data", data, *flags]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().split("listens on ")[1].strip().rstrip("/")
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def chromium() -> str:
+    """The browser's program: CHROMIUM=, else the first on the PATH."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        sys.exit("this benchmark needs Chromium: install it, or name it with CHROMIUM=")
+    return program
 
 
 def commit() -> str:

@@ -11,18 +11,11 @@ machine, so the browser and the model compete for its cores as they do for a per
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from common import commit, machine
+from common import chromium, commit, machine, served
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 PROMPT = "Write a short story about a lighthouse keeper who finds a letter."
@@ -39,20 +32,6 @@ _LISTEN = """
   });
 }
 """
-
-
-@contextmanager
-def served() -> Iterator[str]:
-    """The URL of a server of its own, in a process of its own."""
-    with tempfile.TemporaryDirectory() as data:
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--data", data]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().split("listens on ")[1].strip()
-        finally:
-            server.terminate()
-            server.wait()
 
 
 def run(page: Page, budget: int, tokens: int, temperature: float) -> None:
@@ -111,9 +90,7 @@ def main() -> None:
         "--steps", type=int, default=1000, help="of the run whose heap is read (default: %(default)s)"
     )
     options = parser.parse_args()
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        sys.exit("page.py: needs Chromium: install it, or name it with CHROMIUM=")
+    program = chromium()
     print(f"{machine()}, commit {commit()}, {Path(program).name}")
     with served() as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])

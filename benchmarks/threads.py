@@ -9,17 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.request
 from contextlib import ExitStack
 from typing import Any
 
-from common import commit, machine, ratio_interval
+from common import chromium, commit, machine, ratio_interval, served
 from playwright.sync_api import Page, sync_playwright
 from websockets.sync.client import connect
 
@@ -30,18 +25,7 @@ class Served:
     """`ddtree serve` with a number of threads, in a process of its own."""
 
     def __init__(self, threads: int, stack: ExitStack) -> None:
-        data = stack.enter_context(tempfile.TemporaryDirectory())
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--threads", str(threads)]
-        self._process = stack.enter_context(
-            subprocess.Popen(
-                [*command, "--data", data], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        )
-        stack.callback(self._process.terminate)
-        assert self._process.stdout is not None
-        found = re.search(r"http://\S+", self._process.stdout.readline())
-        assert found is not None
-        self.url = found.group().rstrip("/")
+        self.url = stack.enter_context(served("--threads", str(threads)))
         while self.get("/api/health")["model"]["state"] == "loading":
             time.sleep(0.2)
 
@@ -75,10 +59,8 @@ class Served:
 def measure(counts: list[int], rounds: int, tokens: int) -> dict[tuple[int, str], list[float]]:
     rates: dict[tuple[int, str], list[float]] = {}
     with ExitStack() as stack:
-        names = ("chromium", "chromium-browser", "google-chrome")
-        program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
         browser = stack.enter_context(sync_playwright()).chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
         )
         stack.callback(browser.close)
         servers = {threads: Served(threads, stack) for threads in counts}
