@@ -8,13 +8,14 @@ query and key projections of the llama family and stores the others as they are.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ddtree.errors import UnsupportedModel
+from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.storage import Progress
 
 _INTERLEAVED = {"llama"}
@@ -106,6 +107,12 @@ def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, pr
 
     names = _names(reader, architecture, config)
     total = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    free = shutil.disk_usage(folder).free
+    if free < total * 4 * 1.02:
+        raise ModelUnavailable(
+            f"the converted model takes {total * 4 / 1e6:.0f} MB, and {folder.parent} has {free / 1e6:.0f} MB "
+            "left; free some, or set XDG_CACHE_HOME to another disk"
+        )
     done = 0
     shard: dict[str, np.ndarray[Any, Any]] = {}
     shards: list[list[str]] = []

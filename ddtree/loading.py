@@ -20,6 +20,7 @@ from ddtree.support import (
     generation_notes,
     layer_windows,
     probe_layers,
+    rope_notes,
 )
 from ddtree.target import Target
 
@@ -113,7 +114,7 @@ def make_target(
     model.eval().requires_grad_(False)
     check_config(name, model.config)
     progress("repacking the weights", None)
-    notes = generation_notes(model)
+    notes = generation_notes(model) + rope_notes(model.config)
     if model.device.type == "cpu":
         merge_projections(model)
         notes += pack_model(model)

@@ -124,6 +124,18 @@ def _path(node: int) -> list[int]:
     return path
 
 
+def rope_notes(config: Any) -> list[str]:
+    """Rotary embeddings that depend on how long the pass is, and not on a token's position alone."""
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    kind = parameters.get("rope_type")
+    if kind not in ("dynamic", "longrope"):
+        return []
+    return [
+        f"the rotary embedding ({kind}) changes where a sequence grows past a length: a tree that reaches past "
+        "it is scored by the longer rule a few tokens early"
+    ]
+
+
 def generation_notes(model: Any) -> list[str]:
     """What the model's generation_config asks of `generate` and a run here does not do."""
     neutral: dict[str, Sequence[Any]] = {

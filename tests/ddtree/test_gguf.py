@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gguf_files import TOKENS, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ddtree import gguf as conversion
-from ddtree.errors import UnsupportedModel
+from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.gguf import convert_gguf
 
 OPTIONS: dict[str, Any] = {
@@ -163,4 +164,13 @@ def test_another_rope_scaling_is_refused(tmp_path: Path) -> None:
     divisors = np.linspace(1, 32, 8, dtype=np.float32)
     write_gguf(tmp_path / "model.gguf", "llama", model("llama"), **{"rope_freqs.weight": divisors})
     with pytest.raises(UnsupportedModel, match="a rule that is not Llama 3's"):
+        convert_gguf(tmp_path / "model.gguf", tmp_path, silent)
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_gguf(tmp_path / "model.gguf", "llama", model("llama"))
+    monkeypatch.setattr(conversion.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1e5))
+    with pytest.raises(
+        ModelUnavailable, match=r"takes 0 MB, and .* has 0 MB left; free some, or set XDG_CACHE_HOME"
+    ):
         convert_gguf(tmp_path / "model.gguf", tmp_path, silent)

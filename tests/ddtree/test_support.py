@@ -117,3 +117,12 @@ def test_learned_positions_limit_the_context() -> None:
     target, _ = twins("gpt2", GPT)
     assert target.max_context == 256
     assert target.dtype is torch.float32
+
+
+def test_a_rotary_embedding_that_depends_on_the_length_is_named() -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    target, _ = twins("llama", {**BASE, "rope_parameters": rope})
+    assert len(target.notes) == 1
+    assert target.notes[0].startswith(
+        "the rotary embedding (dynamic) changes where a sequence grows past a length"
+    )
