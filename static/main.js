@@ -1,9 +1,18 @@
 // The page: frames come in, the store changes, panes draw. Panes draw in the order of these imports.
 
-import { $ } from "./core/dom.js";
+import { $, handle } from "./core/dom.js";
 import { touch } from "./core/schedule.js";
 import { Socket } from "./core/socket.js";
-import { addStep, setConnection, setError, setModel, stepsArrived, store, updateRun, watchRun } from "./core/store.js";
+import {
+  addStep,
+  setConnection,
+  setError,
+  setModel,
+  stepsArrived,
+  store,
+  updateRun,
+  watchRun,
+} from "./core/store.js";
 import "./panes/tree.js";
 import "./panes/walk.js";
 import "./panes/nodes.js";
@@ -32,6 +41,8 @@ const FRAMES = {
     store.run.foreign = asked.has(frame.run_id);
     store.run.recorded ??= ["finished", "interrupted"].includes(frame.state);
     history.replaceState(null, "", `#${frame.run_id}`);
+    const prompt = handle("prompt");
+    if (prompt.value === "") prompt.value = frame.prompt.text;
   },
   step: (frame, received) => addStep(frame.step, received),
   settings: ({ settings, pace }) => updateRun({ settings, pace }, "settings"),
@@ -51,6 +62,7 @@ const FRAMES = {
     store.starting = false;
     setError(frame);
     refuse(frame);
+    if (frame.code === "not_found" && !store.run) history.replaceState(null, "", location.pathname);
     touch("run");
   },
 };
@@ -76,7 +88,8 @@ const send = (message) => socket.send(message);
 
 function watch(runId) {
   asked.add(runId);
-  if (!send({ type: "watch", run_id: runId, after: -1 })) setError({ message: "Not connected: the run cannot be opened now." });
+  if (!send({ type: "watch", run_id: runId, after: -1 }))
+    setError({ message: "Not connected: the run cannot be opened now." });
 }
 
 startControls(send);

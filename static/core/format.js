@@ -4,12 +4,12 @@ export const NONE = "·";
 
 export const fixed = (value, digits = 3) => (value == null ? NONE : value.toFixed(digits));
 
-/** A probability: three digits, and never "0.000" for something that is not zero. */
+/** A probability: three digits, and neither "0.000" for what is not zero nor "1.000" for what is not one. */
 export function prob(value) {
   if (value == null) return NONE;
-  if (value > 0 && value < 0.0005) return value.toExponential(0);
-  if (value < 1 && value >= 0.9995) return "1-" + (1 - value).toExponential(0);
-  return value.toFixed(3);
+  if (value === 0 || value === 1) return String(value);
+  if (value < 0.0005) return value.toExponential(0);
+  return value > 0.9995 ? (Math.floor(value * 1e4) / 1e4).toFixed(4) : value.toFixed(3);
 }
 
 /** Milliseconds: three figures are enough. */
@@ -19,7 +19,7 @@ export const millis = (ms) => (ms == null ? NONE : ms.toFixed(ms >= 100 ? 0 : ms
 export function apart(...values) {
   const different = new Set(values).size;
   for (let digits = 3; digits < 9; digits++) {
-    const shown = values.map((value) => value.toFixed(digits));
+    const shown = values.map((value) => (value < 0.0005 ? prob(value) : value.toFixed(digits)));
     if (new Set(shown).size === different) return shown;
   }
   return values.map(String);

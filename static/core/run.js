@@ -98,14 +98,17 @@ export class Run {
     const from = Math.max(0, index - PAGE / 2);
     const to = Math.min(this.newest, from + PAGE - 1);
     if (!this.fetching.has(from)) {
-      this.fetching.set(from, this.fill(from, to).finally(() => this.fetching.delete(from)));
+      this.fetching.set(
+        from,
+        this.fill(from, to).finally(() => this.fetching.delete(from)),
+      );
     }
     return this.fetching.get(from);
   }
 
   /** Fetch steps from..to, both included: also what a slow viewer was not sent. A page may end early. */
   async fill(from, to) {
-    for (let at = from; at <= to; ) {
+    for (let at = from; at <= to;) {
       const { steps } = await fetchSteps(this.id, at, Math.min(PAGE, to - at + 1));
       for (const step of steps) this.add(step);
       if (steps.length === 0) return;

@@ -83,7 +83,17 @@ export function viewOf(step) {
   const bonus = bonusOf(step, path, committed);
   if (bonus) bonus.depth = nodes[bonus.parent].depth + 1;
   const rows = new Map((step.target?.rows ?? []).map((row) => [row.node, row]));
-  return { step, nodes, path, bonus, decisions, rows, committed, size: nodes.length - 1, visited: new Set(path) };
+  return {
+    step,
+    nodes,
+    path,
+    bonus,
+    decisions,
+    rows,
+    committed,
+    size: nodes.length - 1,
+    visited: new Set(path),
+  };
 }
 
 /** The node of a view by its handle: a number, or "bonus". */

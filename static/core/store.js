@@ -41,9 +41,9 @@ export function watchRun(started) {
   } else {
     store.run = new Run(started);
     store.follow = true;
+    store.pasted = null;
     show(-1);
   }
-  store.pasted = null;
   setError(null);
   touch("run", "steps", "view", "settings");
 }

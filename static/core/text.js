@@ -21,7 +21,8 @@ export function parts(text) {
     const edge = inner.from < 0 || at < inner.from || at >= inner.to;
     if (char === " " && edge) put("␣", true);
     else if (MARKS[char]) put(MARKS[char], true);
-    else if (UNSEEN.test(char)) put(`<U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`, true);
+    else if (UNSEEN.test(char))
+      put(`<U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`, true);
     else put(char, false);
     return at + char.length;
   }, 0);
@@ -29,7 +30,10 @@ export function parts(text) {
 }
 
 /** A token as one string, marks included. */
-export const visible = (text) => parts(text).map((part) => part.text).join("");
+export const visible = (text) =>
+  parts(text)
+    .map((part) => part.text)
+    .join("");
 
 /** A token as an element, isolated so that right-to-left text disturbs nothing around it. */
 export function tok(text, className = "tk") {

@@ -23,16 +23,29 @@ export function verdictMark(verdict) {
 }
 
 function figures(node, view) {
-  const position = view.step.root.position == null ? [] : [["position", view.step.root.position + node.depth]];
+  const position =
+    view.step.root.position == null ? [] : [["position", view.step.root.position + node.depth]];
   if (node.n === "bonus") {
     const rank = node.rank == null ? "none" : node.rank;
-    return [["id", node.token_id], ["drawn", node.source.replace("_", " ")], ["p target", prob(node.prob)],
-      ["draft rank", rank], ["coin", fixed(node.coin)], ...position];
+    return [
+      ["id", node.token_id],
+      ["drawn", node.source.replace("_", " ")],
+      ["p target", prob(node.prob)],
+      ["draft rank", rank],
+      ["coin", fixed(node.coin)],
+      ...position,
+    ];
   }
   if (node.n === 0) return [["id", node.token_id ?? "none"], ["coin", fixed(node.coin)], ...position];
   const target = node.prob == null ? "not computed" : prob(node.prob);
-  const list = [["id", node.token_id], ["origin", node.verdict === "unseen" ? "pasted" : ORIGINS[node.origin]], ["rank", node.rank],
-    ["log-weight", fixed(node.logWeight)], ["p draft", prob(Math.exp(node.draftLogProb))], ["p target", target]];
+  const list = [
+    ["id", node.token_id],
+    ["origin", node.verdict === "unseen" ? "pasted" : ORIGINS[node.origin]],
+    ["rank", node.rank],
+    ["log-weight", fixed(node.logWeight)],
+    ["p draft", prob(Math.exp(node.draftLogProb))],
+    ["p target", target],
+  ];
   if (node.rawProb != null) list.push(["at T=1", prob(node.rawProb)]);
   return [...list, ...position];
 }
@@ -41,9 +54,14 @@ function figures(node, view) {
 export function fillCard(card, node, view) {
   const title = node.n === "bonus" ? "bonus" : node.n === 0 ? "root" : `node ${node.n}`;
   const words = node.n === 0 ? "" : VERDICTS[node.verdict].words;
-  const rows = figures(node, view).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "num" }, String(value))));
+  const rows = figures(node, view).map(([name, value]) =>
+    el("div", {}, el("dt", {}, name), el("dd", { class: "num" }, String(value))),
+  );
   const verdict = el("em", {}, words ? verdictMark(node.verdict) : "", words === title ? "drawn" : words);
-  card.replaceChildren(el("p", { class: node.verdict }, title, " ", node.text == null ? "" : tok(node.text), verdict), el("dl", {}, ...rows));
+  card.replaceChildren(
+    el("p", { class: node.verdict }, title, " ", node.text == null ? "" : tok(node.text), verdict),
+    el("dl", {}, ...rows),
+  );
 }
 
 /** Place the card beside a box of `frame`'s coordinates, where it covers neither the box nor the frame's edge. */

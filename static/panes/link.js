@@ -35,7 +35,9 @@ export const remark = () => mark("sel", store.selected);
 export function link(container) {
   linked.push(container);
   const at = (event) => event.target.closest?.("[data-node]")?.dataset.node;
-  container.addEventListener("pointerover", (event) => setHot(at(event) === undefined ? null : toNode(at(event)), "list"));
+  container.addEventListener("pointerover", (event) =>
+    setHot(at(event) === undefined ? null : toNode(at(event)), "list"),
+  );
   container.addEventListener("pointerleave", () => setHot(null));
   container.addEventListener("click", (event) => at(event) !== undefined && selectNode(toNode(at(event))));
   container.addEventListener("focusin", (event) => {

@@ -16,7 +16,18 @@ const rows = [];
 let stale = null; // the view whose rows are not all written yet
 let seen = { top: 0, height: Infinity, row: 1 };
 
-const COLUMNS = ["token_id", "parent", "depth", "rank", "logWeight", "draft", "prob", "next_token", "next_sibling", "coin"];
+const COLUMNS = [
+  "token_id",
+  "parent",
+  "depth",
+  "rank",
+  "logWeight",
+  "draft",
+  "prob",
+  "next_token",
+  "next_sibling",
+  "coin",
+];
 const CODE = new Set(["next_token", "next_sibling"]);
 
 function newRow(n) {
@@ -24,7 +35,13 @@ function newRow(n) {
   const token = el("td", { class: "tok" });
   const cells = COLUMNS.map(() => el("td", { class: "r" }));
   const verdict = el("td", { class: "verdict" });
-  return { tr: el("tr", { tabindex: -1, data: { node: n } }, head, token, ...cells, verdict), token, cells, verdict, shown: {} };
+  return {
+    tr: el("tr", { tabindex: -1, data: { node: n } }, head, token, ...cells, verdict),
+    token,
+    cells,
+    verdict,
+    shown: {},
+  };
 }
 
 function figures(node) {
@@ -55,7 +72,10 @@ function fillRow(row, node, visited) {
     if (cells[i].className !== className) cells[i].className = className;
   });
   if (shown.text !== node.text || shown.origin !== node.origin) {
-    token.replaceChildren(el("i", { class: `ngm ${node.origin}` }), node.text == null ? NONE : tok(node.text));
+    token.replaceChildren(
+      el("i", { class: `ngm ${node.origin}` }),
+      node.text == null ? NONE : tok(node.text),
+    );
   }
   if (shown.verdict !== node.verdict) {
     verdict.replaceChildren(verdictMark(node.verdict), VERDICTS[node.verdict].words);
@@ -71,7 +91,8 @@ function fill(onlySeen) {
   const tossed = step.sampling?.rule === "target_only"; // greedy coins decide nothing
   const first = onlySeen ? Math.floor(seen.top / seen.row) - 1 : 0;
   const last = onlySeen ? Math.ceil((seen.top + seen.height) / seen.row) + 1 : nodes.length;
-  for (const node of nodes.slice(Math.max(first, 0), last)) fillRow(rows[node.n], node, tossed && visited.has(node.n));
+  for (const node of nodes.slice(Math.max(first, 0), last))
+    fillRow(rows[node.n], node, tossed && visited.has(node.n));
   if (!onlySeen) stale = null;
 }
 
@@ -107,7 +128,10 @@ function copyArrays() {
     label.textContent = text;
     setTimeout(() => (label.textContent = "Copy arrays"), 1500);
   };
-  navigator.clipboard.writeText(JSON.stringify(retrieve)).then(() => say("Copied"), () => say("Not allowed"));
+  navigator.clipboard.writeText(JSON.stringify(retrieve)).then(
+    () => say("Copied"),
+    () => say("Not allowed"),
+  );
 }
 
 /** Bring a row into view inside the table only: the page itself must not jump under the pointer. */

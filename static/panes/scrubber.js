@@ -18,8 +18,15 @@ const WIDEST = 12; // px from bar to bar while there is room
 const LEAST_BAR = 2; // px; with more steps than fit, a bar stands for several
 const REST = 400; // ms between drawings while steps come
 const LAYERS = [
-  ["grid", "--grid"], ["here", "--accent"], ["tint", "--accent-tint"], ["accepted", "--accepted"],
-  ["edge", "--bonus-edge"], ["bonus", "--bonus"], ["failed", "--rejected"], ["axis", "--line-strong"], ["change", "--ink-3"],
+  ["grid", "--grid"],
+  ["here", "--accent"],
+  ["tint", "--accent-tint"],
+  ["accepted", "--accepted"],
+  ["edge", "--bonus-edge"],
+  ["bonus", "--bonus"],
+  ["failed", "--rejected"],
+  ["axis", "--line-strong"],
+  ["change", "--ink-3"],
 ];
 
 let scale = { pitch: WIDEST, each: 1 };
@@ -45,8 +52,10 @@ function barsOf(outlines, each) {
 function drawBar(layers, bar, x, width, base, unit) {
   const blocks = width >= 4 && Number.isInteger(bar.accepted);
   if (blocks) {
-    for (let k = 0; k < bar.accepted; k++) layers.accepted.rect(x, base - (k + 1) * unit + 1, width, unit - 1);
-  } else if (bar.accepted > 0) layers.accepted.rect(x, base - bar.accepted * unit, width, bar.accepted * unit);
+    for (let k = 0; k < bar.accepted; k++)
+      layers.accepted.rect(x, base - (k + 1) * unit + 1, width, unit - 1);
+  } else if (bar.accepted > 0)
+    layers.accepted.rect(x, base - bar.accepted * unit, width, bar.accepted * unit);
   const top = base - bar.committed * unit;
   const height = (bar.committed - bar.accepted) * unit;
   if (height > 0 && blocks) {
@@ -57,10 +66,14 @@ function drawBar(layers, bar, x, width, base, unit) {
 }
 
 function changesOf(outlines) {
-  return outlines.filter((outline) => outline?.changes?.length).map((outline) => ({
-    index: outline.index,
-    what: outline.changes.map(({ name, from, to }) => `${name} ${setting(from)} → ${setting(to)}`).join(", "),
-  }));
+  return outlines
+    .filter((outline) => outline?.changes?.length)
+    .map((outline) => ({
+      index: outline.index,
+      what: outline.changes
+        .map(({ name, from, to }) => `${name} ${setting(from)} → ${setting(to)}`)
+        .join(", "),
+    }));
 }
 
 function text(x, y, content, align, colour, weight = 400) {
@@ -76,7 +89,12 @@ function textTrace(texts) {
     y: texts.map((t) => t.y),
     text: texts.map((t) => t.content),
     textposition: texts.map((t) => `middle ${t.align}`),
-    textfont: { family: look.mono, size: look.size, color: texts.map((t) => t.colour), weight: texts.map((t) => t.weight) },
+    textfont: {
+      family: look.mono,
+      size: look.size,
+      color: texts.map((t) => t.colour),
+      weight: texts.map((t) => t.weight),
+    },
     hoverinfo: "skip",
     cliponaxis: false,
   };
@@ -100,13 +118,26 @@ function drawChanges(layers, outlines, width, base, x) {
 }
 
 function ticks(n, x, at, base) {
-  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].find((step) => step * scale.pitch / scale.each >= 44) ?? 10000;
+  const every =
+    [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000].find(
+      (step) => (step * scale.pitch) / scale.each >= 44,
+    ) ?? 10000;
   const texts = [];
   for (let i = 0; i < n; i += every) {
     if (Math.abs(x(i) - x(at)) > 22) texts.push(text(x(i), base + 10, String(i), "center", look.quiet));
   }
   const room = 4 * String(at).length; // the label of the last step must not be cut off
-  if (at >= 0) texts.push(text(Math.min(Math.max(x(at), room), host.clientWidth - room), base + 13, String(at), "center", look.ink, 600));
+  if (at >= 0)
+    texts.push(
+      text(
+        Math.min(Math.max(x(at), room), host.clientWidth - room),
+        base + 13,
+        String(at),
+        "center",
+        look.ink,
+        600,
+      ),
+    );
   return texts;
 }
 
@@ -143,7 +174,11 @@ function markHere(layers, x, pitch, base, high) {
   const top = base - high - 3;
   layers.here.round(x - pitch / 2 - 1, top, pitch + 2, base - top + 2, 2);
   layers.tint.round(x - pitch / 2, top + 1, pitch, base - top, 1.5);
-  layers.here.polygon([[x - 4, base + 7], [x, base + 2], [x + 4, base + 7]]);
+  layers.here.polygon([
+    [x - 4, base + 7],
+    [x, base + 2],
+    [x + 4, base + 7],
+  ]);
 }
 
 function readLook() {
@@ -166,7 +201,10 @@ function sentence(outline) {
 function chips(view) {
   if (!view?.committed) return [];
   const nodes = [...view.path.slice(1).map((n) => view.nodes[n]), view.bonus].slice(0, view.committed);
-  return [el("span", { class: "lead" }, "commits"), ...nodes.map((node) => el("span", { class: `c ${node.origin}` }, tok(node.text)))];
+  return [
+    el("span", { class: "lead" }, "commits"),
+    ...nodes.map((node) => el("span", { class: `c ${node.origin}` }, tok(node.text))),
+  ];
 }
 
 function drawHead() {
@@ -181,17 +219,26 @@ function drawHead() {
   $("#committed").replaceChildren(...(pasted ? [] : chips(store.view)));
   $("#follow").setAttribute("aria-pressed", String(store.follow && !pasted));
   $("#follow").disabled = !run?.live;
-  for (const [id, off] of [["first", at <= 0], ["prev", at <= 0], ["next", at >= newest], ["last", at >= newest]]) $(`#${id}`).disabled = off;
+  for (const [id, off] of [
+    ["first", at <= 0],
+    ["prev", at <= 0],
+    ["next", at >= newest],
+    ["last", at >= newest],
+  ])
+    $(`#${id}`).disabled = off;
   document.title = run && at >= 0 ? `Step ${at} · DDTree Scope` : "DDTree Scope";
 }
 
 /** While steps come, the chart is drawn in a frame of its own: the tree goes first. */
 function drawLater() {
   if (waiting) return;
-  waiting = setTimeout(() => {
-    waiting = 0;
-    touch("scrub");
-  }, Math.max(REST - (performance.now() - last), 30));
+  waiting = setTimeout(
+    () => {
+      waiting = 0;
+      touch("scrub");
+    },
+    Math.max(REST - (performance.now() - last), 30),
+  );
 }
 
 function drawScrubber(changed) {
@@ -202,7 +249,8 @@ function drawScrubber(changed) {
   last = performance.now();
 }
 
-const indexAt = (event) => Math.floor((event.clientX - host.getBoundingClientRect().left) / scale.pitch) * scale.each;
+const indexAt = (event) =>
+  Math.floor((event.clientX - host.getBoundingClientRect().left) / scale.pitch) * scale.each;
 box.addEventListener("pointerdown", (event) => {
   if (event.button !== 0 || !store.run) return;
   box.setPointerCapture(event.pointerId);
@@ -213,7 +261,9 @@ box.addEventListener("pointermove", (event) => {
   else if (store.run) box.title = sentence(store.run.outlines[indexAt(event)]);
 });
 box.addEventListener("keydown", (event) => {
-  const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageUp: 10, PageDown: -10 }[event.key];
+  const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageUp: 10, PageDown: -10 }[
+    event.key
+  ];
   if (by === undefined) return;
   event.preventDefault();
   event.stopPropagation();

@@ -19,7 +19,12 @@ export class Outlines {
   }
 
   rect(x, y, w, h) {
-    this.polygon([[x, y], [x + w, y], [x + w, y + h], [x, y + h]]);
+    this.polygon([
+      [x, y],
+      [x + w, y],
+      [x + w, y + h],
+      [x, y + h],
+    ]);
   }
 
   /** A rectangle with round corners. */
@@ -42,7 +47,12 @@ export class Outlines {
   hexagon(x, y, w, h, point) {
     const middle = y + h / 2;
     this.polygon([
-      [x + point, y], [x + w - point, y], [x + w, middle], [x + w - point, y + h], [x + point, y + h], [x, middle],
+      [x + point, y],
+      [x + w - point, y],
+      [x + w, middle],
+      [x + w - point, y + h],
+      [x + point, y + h],
+      [x, middle],
     ]);
   }
 
@@ -63,19 +73,50 @@ export class Outlines {
 
   /** A check mark and a cross, about `size` wide, centred. */
   check(x, y, size) {
-    this.stroke([[x - size / 2, y], [x - size / 8, y + size * 0.36], [x + size / 2, y - size * 0.4]], 1.8);
+    this.stroke(
+      [
+        [x - size / 2, y],
+        [x - size / 8, y + size * 0.36],
+        [x + size / 2, y - size * 0.4],
+      ],
+      1.8,
+    );
   }
 
   cross(x, y, size) {
     const s = size / 2;
-    this.stroke([[x - s, y - s], [x + s, y + s]], 1.8);
-    this.stroke([[x - s, y + s], [x + s, y - s]], 1.8);
+    this.stroke(
+      [
+        [x - s, y - s],
+        [x + s, y + s],
+      ],
+      1.8,
+    );
+    this.stroke(
+      [
+        [x - s, y + s],
+        [x + s, y - s],
+      ],
+      1.8,
+    );
   }
 
   /** "Not counted": a line that ends at a bar. */
   cutoff(x, y, size) {
-    this.stroke([[x - size / 2, y], [x + size * 0.2, y]], 1.6);
-    this.stroke([[x + size / 2, y - size / 2], [x + size / 2, y + size / 2]], 1.8);
+    this.stroke(
+      [
+        [x - size / 2, y],
+        [x + size * 0.2, y],
+      ],
+      1.6,
+    );
+    this.stroke(
+      [
+        [x + size / 2, y - size / 2],
+        [x + size / 2, y + size / 2],
+      ],
+      1.8,
+    );
   }
 }
 
@@ -87,15 +128,22 @@ const direction = ([x1, y1], [x2, y2]) => unit(x2 - x1, y2 - y1);
 
 /** From the right edge of one node to the left edge of another: straight, or round one corner each way. */
 export function elbow(x1, y1, x2, y2, turn, radius = 6) {
-  if (Math.abs(y1 - y2) < 0.5) return [[x1, y1], [x2, y2]];
+  if (Math.abs(y1 - y2) < 0.5)
+    return [
+      [x1, y1],
+      [x2, y2],
+    ];
   const r = Math.min(radius, Math.abs(y2 - y1) / 2, (x2 - turn) / 2);
   const down = Math.sign(y2 - y1);
   const points = [[x1, y1]];
   const bend = (cx, cy, from) => {
     for (let i = 0; i <= 4; i++) {
       const angle = from + (Math.PI / 2) * (i / 4);
-      points.push(from === 0 ? [cx + r * Math.sin(angle), cy - down * r * Math.cos(angle)]
-        : [cx - r * Math.sin(angle), cy - down * r * Math.cos(angle)]);
+      points.push(
+        from === 0
+          ? [cx + r * Math.sin(angle), cy - down * r * Math.cos(angle)]
+          : [cx - r * Math.sin(angle), cy - down * r * Math.cos(angle)],
+      );
     }
   };
   bend(turn - r, y1 + down * r, 0);
@@ -106,16 +154,18 @@ export function elbow(x1, y1, x2, y2, turn, radius = 6) {
 
 /** Traces of the layers that have shapes, from back to front; `order`: [name, design token of the colour]. */
 export function fills(order, layers, colours) {
-  return order.filter(([name]) => layers[name].x.length > 0).map(([name, colour]) => ({
-    uid: name,
-    type: "scatter",
-    mode: "none",
-    fill: "toself",
-    fillcolor: colours[colour],
-    x: layers[name].x,
-    y: layers[name].y,
-    hoverinfo: "skip",
-    line: { simplify: false },
-    cliponaxis: false,
-  }));
+  return order
+    .filter(([name]) => layers[name].x.length > 0)
+    .map(([name, colour]) => ({
+      uid: name,
+      type: "scatter",
+      mode: "none",
+      fill: "toself",
+      fillcolor: colours[colour],
+      x: layers[name].x,
+      y: layers[name].y,
+      hoverinfo: "skip",
+      line: { simplify: false },
+      cliponaxis: false,
+    }));
 }

@@ -36,7 +36,9 @@ function begin() {
   box.replaceChildren();
   const { texts } = run.head.prompt;
   const group = el("span", { class: "step prompt" });
-  texts.forEach((text) => group.append(el("span", { class: "t prompt", data: { origin: "prompt" } }, ...literal(text))));
+  texts.forEach((text) =>
+    group.append(el("span", { class: "t prompt", data: { origin: "prompt" } }, ...literal(text))),
+  );
   box.append(el("p", {}, group));
   line = box.lastElementChild;
 }
@@ -45,14 +47,23 @@ function append(outline) {
   const group = el("span", { class: "step", data: { group: outline.index } });
   outline.texts.forEach((text, j) => {
     const origin = outline.origins[j];
-    group.append(el("span", { class: `t ${origin}`, data: { step: outline.index, origin } }, ...literal(text)));
+    group.append(
+      el("span", { class: `t ${origin}`, data: { step: outline.index, origin } }, ...literal(text)),
+    );
   });
   groups.push(group);
   put(group, outline.texts.join(""));
 }
 
 function drawText() {
-  if (!store.run) return box.replaceChildren(el("p", { class: "empty" }, "The text stands here, with a mark under every token that says where it came from; a click on one shows its step."));
+  if (!store.run)
+    return box.replaceChildren(
+      el(
+        "p",
+        { class: "empty" },
+        "The text stands here, with a mark under every token that says where it came from; a click on one shows its step.",
+      ),
+    );
   if (store.run !== run) begin();
   while (groups.length < run.ready) append(run.outlines[groups.length]);
   mark();

@@ -17,7 +17,18 @@ const GROUPS = [
 const LABELLED = 0.19; // share of the bar from which a stage has room for its name
 
 function tile(name, value, unit, title) {
-  return el("div", { class: "tile", title }, el("h3", {}, name), el("p", {}, el("b", { class: `num${value === NONE ? " none" : ""}` }, value === NONE ? "–" : value), " ", el("span", { class: "unit" }, unit)));
+  return el(
+    "div",
+    { class: "tile", title },
+    el("h3", {}, name),
+    el(
+      "p",
+      {},
+      el("b", { class: `num${value === NONE ? " none" : ""}` }, value === NONE ? "–" : value),
+      " ",
+      el("span", { class: "unit" }, unit),
+    ),
+  );
 }
 
 function figures(run) {
@@ -25,15 +36,26 @@ function figures(run) {
   const steps = summary?.steps ?? sums.steps;
   const committed = summary?.committed ?? sums.committed;
   const accepted = summary?.accepted_drafts ?? sums.accepted;
-  const speed = summary?.tokens_per_second ?? (sums.timed.total > 0 ? (sums.committed / sums.timed.total) * 1000 : null);
+  const speed =
+    summary?.tokens_per_second ?? (sums.timed.total > 0 ? (sums.committed / sums.timed.total) * 1000 : null);
   const tau = summary ? summary.tau : steps ? committed / steps : null;
-  return { speed, tau, accepted: steps ? accepted / steps : null, time: sums.steps ? sums.timed.total / sums.steps : null };
+  return {
+    speed,
+    tau,
+    accepted: steps ? accepted / steps : null,
+    time: sums.steps ? sums.timed.total / sums.steps : null,
+  };
 }
 
 function drawTiles() {
   const shown = store.run ? figures(store.run) : {};
   box.replaceChildren(
-    tile("tokens/s", fixed(shown.speed, 1), "tok/s", "committed tokens by the time inside steps; pace, waiting and streaming left out"),
+    tile(
+      "tokens/s",
+      fixed(shown.speed, 1),
+      "tok/s",
+      "committed tokens by the time inside steps; pace, waiting and streaming left out",
+    ),
     tile("tau", fixed(shown.tau, 2), "tok/step", "committed tokens by steps, pooled, the bonus included"),
     tile("accepted drafts", fixed(shown.accepted, 2), "per step", "root and bonus not counted"),
     tile("step time", fixed(shown.time, 1), "ms", "the mean over all steps"),
@@ -45,11 +67,25 @@ const sumOf = (timing, names) => names.reduce((sum, name) => sum + (timing[name]
 function stageRow(label, timing) {
   const total = timing.total;
   const parts = GROUPS.map(([name, stages]) => [name, sumOf(timing, stages)]);
-  const bars = parts.filter(([, ms]) => ms > 0).map(([name, ms]) =>
-    el("i", { class: name, style: `flex-grow:${ms / total}`, title: `${name} ${fixed(ms, 3)} ms` },
-      ms / total > LABELLED && name !== "sample" && name !== "rest" ? el("span", {}, `${name} ${millis(ms)}`) : null));
+  const bars = parts
+    .filter(([, ms]) => ms > 0)
+    .map(([name, ms]) =>
+      el(
+        "i",
+        { class: name, style: `flex-grow:${ms / total}`, title: `${name} ${fixed(ms, 3)} ms` },
+        ms / total > LABELLED && name !== "sample" && name !== "rest"
+          ? el("span", {}, `${name} ${millis(ms)}`)
+          : null,
+      ),
+    );
   const words = parts.map(([name, ms]) => `${name} ${fixed(ms, 1)} ms`).join(", ");
-  return el("div", { class: "stagerow" }, el("span", {}, label), el("div", { class: "stack", role: "img", "aria-label": `${label}: ${words}` }, ...bars), num(millis(total)));
+  return el(
+    "div",
+    { class: "stagerow" },
+    el("span", {}, label),
+    el("div", { class: "stack", role: "img", "aria-label": `${label}: ${words}` }, ...bars),
+    num(millis(total)),
+  );
 }
 
 function key(timing) {
@@ -66,14 +102,20 @@ function drawStages() {
   const rows = [];
   if (timing) rows.push(stageRow(`step ${view.step.index}`, timing));
   if (run?.sums.timed.total > 0) {
-    const mean = Object.fromEntries(Object.entries(run.sums.timed).map(([name, ms]) => [name, ms / run.sums.steps]));
+    const mean = Object.fromEntries(
+      Object.entries(run.sums.timed).map(([name, ms]) => [name, ms / run.sums.steps]),
+    );
     rows.push(stageRow("mean", mean));
   }
-  $("#stages").replaceChildren(...(rows.length ? [...rows, key(timing)] : [el("p", { class: "empty" }, "No step has been timed yet.")]));
+  $("#stages").replaceChildren(
+    ...(rows.length ? [...rows, key(timing)] : [el("p", { class: "empty" }, "No step has been timed yet.")]),
+  );
   const tag = $("#measured");
   tag.hidden = !run || rows.length === 0;
   tag.textContent = run?.recorded ? "recorded" : "measured";
-  tag.title = run?.recorded ? "figures of a stored or imported run" : "figures of a run that this page saw run";
+  tag.title = run?.recorded
+    ? "figures of a stored or imported run"
+    : "figures of a run that this page saw run";
 }
 
 onTouch(["steps", "run"], drawTiles);

@@ -6,6 +6,7 @@ import { parts, cut } from "../core/text.js";
 import { drawnChildren, nodeOf } from "../core/step.js";
 
 const LONGEST = 18; // characters of a token shown in a node
+const MARK = 15; // px for the sign of a verdict
 const MIN_COLUMN = 44;
 const GAP = { least: 20, most: 72 };
 
@@ -41,7 +42,7 @@ function itemOf(node, measure, pad) {
   const numberWidth = number ? measure(number, "micro") + 6 : 0;
   const textWidth = measure(label.map((part) => part.text).join(""), strong ? "strong" : "plain");
   const ends = node.n === "bonus" ? pad + 5 : pad;
-  const width = Math.ceil(2 * ends + numberWidth + textWidth + (marked && node.n !== "bonus" ? 15 : 0));
+  const width = Math.ceil(2 * ends + numberWidth + textWidth + (marked ? MARK : 0));
   return { n: node.n, node, label, number, numberWidth, strong, textX: ends, w: width };
 }
 

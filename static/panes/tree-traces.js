@@ -67,7 +67,8 @@ function drawEdge(layers, plan, item) {
   const { verdict, draftLogProb } = item.node;
   const width = EDGE.least + (EDGE.most - EDGE.least) * Math.exp(draftLogProb ?? -Infinity);
   if (item.n === "bonus") for (const piece of dashes(points, 4, 3)) layers.bonusEdge.stroke(piece, 2);
-  else if (verdict === "uncounted") for (const piece of dashes(points, 2, 3)) layers.accepted.stroke(piece, width);
+  else if (verdict === "uncounted")
+    for (const piece of dashes(points, 2, 3)) layers.accepted.stroke(piece, width);
   else layers[{ accepted: "accepted", rejected: "rejected" }[verdict] ?? "quiet"].stroke(points, width);
 }
 
@@ -108,27 +109,32 @@ function frame(layer, x, y, w, h) {
 }
 
 function drawMark(layers, item) {
-  const x = item.x + item.w - 14;
-  if (item.n === "bonus") {
-    if (!item.node.counted) layers.ink.cutoff(item.x + item.w - 8, item.y - item.h / 2 + 4, 7);
-  } else if (item.node.verdict === "accepted") layers.light.check(x, item.y, 8);
-  else if (item.node.verdict === "rejected") layers.cross.cross(x, item.y, 7);
-  else if (item.node.verdict === "uncounted") layers.ink.cutoff(x, item.y, 8);
+  const { verdict } = item.node;
+  const x = item.x + item.w - (item.n === "bonus" ? 18 : 14);
+  if (verdict === "accepted") layers.light.check(x, item.y, 8);
+  else if (verdict === "rejected") layers.cross.cross(x, item.y, 7);
+  else if (verdict === "uncounted") layers.ink.cutoff(x, item.y, 8);
 }
 
 function drawBar(layers, item) {
   if (item.n === "bonus" || item.node.prob == null) return;
   const y = item.y + item.h / 2 + BAR.gap;
   layers.grid.rect(item.x + 2, y, item.w - 4, BAR.height);
-  if (item.node.prob > 0) layers.ink.rect(item.x + 2, y, Math.max((item.w - 4) * item.node.prob, 0.5), BAR.height);
+  if (item.node.prob > 0)
+    layers.ink.rect(item.x + 2, y, Math.max((item.w - 4) * item.node.prob, 0.5), BAR.height);
 }
 
 function labels(items, colours, fonts) {
   const span = (text, style) => `<span style="${style}">${plotly(text)}</span>`;
   const text = items.map((item) => {
     const [, number] = TEXTS[item.node.verdict].map((name) => colours[name]);
-    const head = item.number ? span(item.number, `font-size:${fonts.micro}px;font-weight:400;fill:${number}`) + " " : "";
-    return head + item.label.map((part) => (part.mark ? span(part.text, "fill-opacity:.62") : plotly(part.text))).join("");
+    const head = item.number
+      ? span(item.number, `font-size:${fonts.micro}px;font-weight:400;fill:${number}`) + " "
+      : "";
+    return (
+      head +
+      item.label.map((part) => (part.mark ? span(part.text, "fill-opacity:.62") : plotly(part.text))).join("")
+    );
   });
   return {
     uid: "texts",

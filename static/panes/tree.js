@@ -57,8 +57,13 @@ function clipped(around) {
 function drawColumns() {
   const root = view.step.root;
   const heads = plan.columns.map(({ x, w }, depth) =>
-    el("span", { style: `left:${x}px;min-width:${w}px` }, depth ? `depth ${depth}` : "root",
-      el("b", { class: "num" }, root.position == null ? "" : `pos ${root.position + depth}`)));
+    el(
+      "span",
+      { style: `left:${x}px;min-width:${w}px` },
+      depth ? `depth ${depth}` : "root",
+      el("b", { class: "num" }, root.position == null ? "" : `pos ${root.position + depth}`),
+    ),
+  );
   $("#columns").replaceChildren(...heads);
   $("#columns").style.width = `${plan.width}px`;
 }
@@ -97,10 +102,15 @@ function drawTree(changed) {
     revealEnd();
   }
   drawWindow(passing() ? WINDOW.passing : WINDOW.settled);
-  plot.setAttribute("aria-label", view.step.index == null ? "Pasted tree" : `Draft tree of step ${view.step.index}`);
+  plot.setAttribute(
+    "aria-label",
+    view.step.index == null ? "Pasted tree" : `Draft tree of step ${view.step.index}`,
+  );
   plot.dataset.step = view.step.index ?? "pasted";
   placeHalos();
-  plot.dispatchEvent(new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }));
+  plot.dispatchEvent(
+    new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }),
+  );
 }
 
 function clear() {
@@ -131,7 +141,10 @@ function showCard(n) {
   card.hidden = !item;
   if (!item) return;
   fillCard(card, item.node, view);
-  const origin = { x: plot.offsetLeft - plot.scrollLeft, y: canvas.offsetTop + plot.offsetTop - plot.scrollTop };
+  const origin = {
+    x: plot.offsetLeft - plot.scrollLeft,
+    y: canvas.offsetTop + plot.offsetTop - plot.scrollTop,
+  };
   const box = {
     left: origin.x + item.x,
     right: origin.x + item.x + item.w,
@@ -168,7 +181,10 @@ plot.addEventListener("keydown", (event) => {
   reveal(plan.byNode.get(store.selected));
   setHot(store.selected, "keys");
 });
-plot.addEventListener("focus", () => plot.matches(":focus-visible") && view && setHot(store.selected, "keys"));
+plot.addEventListener(
+  "focus",
+  () => plot.matches(":focus-visible") && view && setHot(store.selected, "keys"),
+);
 plot.addEventListener("blur", () => setHot(null));
 plot.addEventListener("pointermove", (event) => setHot(nodeAt(event), "tree"));
 plot.addEventListener("pointerleave", () => setHot(null));

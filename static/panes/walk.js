@@ -10,7 +10,13 @@ import { verdictMark } from "./card.js";
 import { link, remark } from "./link.js";
 
 const box = handle("verdicts");
-const TICKS = [["0", 0], [".25", 0.25], [".5", 0.5], [".75", 0.75], ["1", 1]];
+const TICKS = [
+  ["0", 0],
+  [".25", 0.25],
+  [".5", 0.5],
+  [".75", 0.75],
+  ["1", 1],
+];
 
 const ROOM = 0.2; // of the interval, for a label
 
@@ -39,7 +45,12 @@ function interval(view, at, tried, sampling) {
     sum += p;
   }
   buckets.push(bucket(edge(sum), 1, "rest", null));
-  return el("div", { class: "interval" }, ...buckets, pin(view.nodes[at].coin, `the coin of node ${at}: ${view.nodes[at].coin}`));
+  return el(
+    "div",
+    { class: "interval" },
+    ...buckets,
+    pin(view.nodes[at].coin, `the coin of node ${at}: ${view.nodes[at].coin}`),
+  );
 }
 
 /** A label only where it fits; right of the pin, if the pin stands where it would begin. */
@@ -56,19 +67,31 @@ function saying(view, d, greedy, sampling) {
   const words = el("span", {}, `node ${d.node} `, quoted(node.text), ": ");
   if (greedy) {
     const raw = node.rawProb == null ? "" : ` (${prob(node.rawProb)} at T=1)`;
-    words.append("p ", num(d.prob === 1 ? "1" : "0"), d.prob === 1 ? `, the target’s choice${raw}:` : `, not the target’s choice${raw}:`);
+    words.append(
+      "p ",
+      num(d.prob === 1 ? "1" : "0"),
+      d.prob === 1 ? `, the target’s choice${raw}:` : `, not the target’s choice${raw}:`,
+    );
   } else {
     const [cumulative, coin] = apart(d.cumulative, d.coin);
     words.append("p ", num(prob(d.prob)), ", cumulative ", num(cumulative), ", coin ", num(coin));
     words.append(bySingle(d, sampling) ? `, p ≥ threshold ${sampling.threshold_single}:` : ":");
   }
-  return el("p", { class: `say ${node.verdict} ${d.verdict}`, tabindex: -1, data: { node: d.node } },
-    verdictMark(d.verdict), words, el("em", {}, d.verdict), node.verdict === "uncounted" ? el("em", { class: "sub" }, "not counted") : null);
+  return el(
+    "p",
+    { class: `say ${node.verdict} ${d.verdict}`, tabindex: -1, data: { node: d.node } },
+    verdictMark(d.verdict),
+    words,
+    el("em", {}, d.verdict),
+    node.verdict === "uncounted" ? el("em", { class: "sub" }, "not counted") : null,
+  );
 }
 
 /** Accepted by threshold_single alone. */
 const bySingle = (d, sampling) =>
-  d.verdict === "accepted" && !(d.coin < d.cumulative / sampling.threshold_acc) && sampling.threshold_single < 1;
+  d.verdict === "accepted" &&
+  !(d.coin < d.cumulative / sampling.threshold_acc) &&
+  sampling.threshold_single < 1;
 
 function visit(view, at, tried, greedy) {
   const { sampling } = view.step;
@@ -76,7 +99,13 @@ function visit(view, at, tried, greedy) {
   const lines = tried.map((d) => saying(view, d, greedy, sampling));
   if (lines.length === 0) lines.push(el("p", { class: "say none" }, el("i"), "no children: nothing to try"));
   const middle = greedy || tried.length === 0 ? null : interval(view, at, tried, sampling);
-  return el("div", { class: `visit${middle ? "" : " plain"}` }, head, middle, el("div", { class: "says" }, ...lines));
+  return el(
+    "div",
+    { class: `visit${middle ? "" : " plain"}` },
+    head,
+    middle,
+    el("div", { class: "says" }, ...lines),
+  );
 }
 
 const SOURCES = {
@@ -90,24 +119,54 @@ function finalVisit(view, greedy) {
   const { bonus } = view;
   const words = el("span", {}, "bonus ", quoted(bonus.text), ": ");
   if (greedy) words.append("the target’s choice after node ", num(bonus.parent), ":");
-  else words.append("p ", num(prob(bonus.prob)), " of the ", num(prob(bonus.residual)), " left, coin ", num(fixed(bonus.coin)), ":");
-  const line = el("p", { class: "say bonus", tabindex: -1, title: SOURCES[bonus.source], data: { node: "bonus" } },
-    icon("hex"), words, el("em", {}, "bonus"), bonus.counted ? null : el("em", { class: "sub" }, "not counted"));
+  else
+    words.append(
+      "p ",
+      num(prob(bonus.prob)),
+      " of the ",
+      num(prob(bonus.residual)),
+      " left, coin ",
+      num(fixed(bonus.coin)),
+      ":",
+    );
+  const line = el(
+    "p",
+    { class: "say bonus", tabindex: -1, title: SOURCES[bonus.source], data: { node: "bonus" } },
+    icon("hex"),
+    words,
+    el("em", {}, "bonus"),
+    bonus.counted ? null : el("em", { class: "sub" }, "not counted"),
+  );
   let middle = null;
   if (!greedy && bonus.residual > 0 && bonus.source !== "last_tried") {
     const to = bonus.cumulative / bonus.residual;
     const from = Math.max(to - bonus.prob / bonus.residual, 0);
-    middle = el("div", { class: "interval" }, bucket(0, from, "rest", null, from > 0.2 ? "ids below" : null),
-      bucket(from, to, "bonus", "bonus", label(bonus.text, from, to, bonus.coin)), bucket(to, 1, "rest", null, to < 0.8 ? "ids above" : null),
-      pin(bonus.coin, `the final coin: ${bonus.coin}`));
+    middle = el(
+      "div",
+      { class: "interval" },
+      bucket(0, from, "rest", null, from > 0.2 ? "ids below" : null),
+      bucket(from, to, "bonus", "bonus", label(bonus.text, from, to, bonus.coin)),
+      bucket(to, 1, "rest", null, to < 0.8 ? "ids above" : null),
+      pin(bonus.coin, `the final coin: ${bonus.coin}`),
+    );
   }
-  return el("div", { class: `visit final${middle ? "" : " plain"}` }, el("div", { class: "at" }, greedy ? "then" : "final coin"), middle,
-    el("div", { class: "says" }, line));
+  return el(
+    "div",
+    { class: `visit final${middle ? "" : " plain"}` },
+    el("div", { class: "at" }, greedy ? "then" : "final coin"),
+    middle,
+    el("div", { class: "says" }, line),
+  );
 }
 
 function scale() {
   const ticks = TICKS.map(([label, at]) => el("i", { style: `left:${percent(at)}` }, label));
-  return el("div", { class: "scale", "aria-hidden": "true" }, el("span"), el("div", { class: "ticks" }, ...ticks));
+  return el(
+    "div",
+    { class: "scale", "aria-hidden": "true" },
+    el("span"),
+    el("div", { class: "ticks" }, ...ticks),
+  );
 }
 
 function ruleOf(sampling) {
@@ -120,7 +179,8 @@ function ruleOf(sampling) {
 
 /** Nothing was tried: why. */
 function silence(view) {
-  if (view.step.index == null) return "A pasted tree has a drafter’s side only: no target, no coins, no walk.";
+  if (view.step.index == null)
+    return "A pasted tree has a drafter’s side only: no target, no coins, no walk.";
   if (view.step.error) return `The step failed: ${view.step.error.message}`;
   return "Nothing was drafted, so there was nothing to try.";
 }
@@ -130,17 +190,37 @@ function drawWalk() {
   const sampling = view?.step.sampling ?? null;
   $("#rule").textContent = ruleOf(sampling);
   $("#walkfacts").textContent = "";
-  if (!view) return box.replaceChildren(el("p", { class: "empty" }, "Each visited node has one coin. Here it meets the node’s children, in the order they are tried."));
+  if (!view)
+    return box.replaceChildren(
+      el(
+        "p",
+        { class: "empty" },
+        "Each visited node has one coin. Here it meets the node’s children, in the order they are tried.",
+      ),
+    );
   if (!view.bonus) return box.replaceChildren(el("p", { class: "empty" }, silence(view)));
   const greedy = sampling?.rule === "greedy";
   const visits = view.path
     .map((at) => [at, view.decisions.filter((d) => d.at === at)])
     .filter(([at, tried]) => tried.length > 0 || view.nodes[at].children.length > 0);
   const nothing = view.size === 0 ? [el("p", { class: "empty" }, silence(view))] : [];
-  box.replaceChildren(...nothing, ...(greedy || view.size === 0 ? [] : [scale()]), ...visits.map(([at, tried]) => visit(view, at, tried, greedy)), finalVisit(view, greedy));
+  box.replaceChildren(
+    ...nothing,
+    ...(greedy || view.size === 0 ? [] : [scale()]),
+    ...visits.map(([at, tried]) => visit(view, at, tried, greedy)),
+    finalVisit(view, greedy),
+  );
   const rejected = view.decisions.filter((d) => d.verdict === "rejected").length;
-  $("#walkfacts").replaceChildren(num(view.step.accept.accept_token_num), " accepted, ", num(rejected), " rejected, bonus");
-  box.setAttribute("aria-label", `Walk: ${count(view.step.accept.accept_token_num, "draft")} accepted, ${rejected} rejected`);
+  $("#walkfacts").replaceChildren(
+    num(view.step.accept.accept_token_num),
+    " accepted, ",
+    num(rejected),
+    " rejected, bonus",
+  );
+  box.setAttribute(
+    "aria-label",
+    `Walk: ${count(view.step.accept.accept_token_num, "draft")} accepted, ${rejected} rejected`,
+  );
   remark();
 }
 

@@ -17,7 +17,7 @@ const WORDS = {
   accepted: "was accepted",
   rejected: "was rejected",
   untried: "was never tried",
-  uncounted: "was accepted, but is not counted",
+  uncounted: "was accepted",
   bonus: "was drawn",
 };
 
@@ -55,18 +55,34 @@ function side(view, at, entries, most, node, className) {
   const lines = entries.map(({ id, text, p, title }) => {
     const found = child.get(id);
     const isBonus = view.bonus?.parent === at && view.bonus.token_id === id;
-    const mark = found ? verdictMark(found.verdict) : isBonus ? icon("hex", "bonus") : el("i", { class: "nomark" });
+    const mark = found
+      ? verdictMark(found.verdict)
+      : isBonus
+        ? icon("hex", "bonus")
+        : el("i", { class: "nomark" });
     const verdict = found?.verdict ?? (isBonus ? "bonus" : "");
     const data = found || isBonus ? { node: found?.n ?? "bonus" } : {};
     const here = id === node.token_id ? " it" : "";
-    return el("li", { class: verdict + here, title, data }, mark, tok(text), fill(p, most), el("b", {}, prob(p)));
+    return el(
+      "li",
+      { class: verdict + here, title, data },
+      mark,
+      tok(text),
+      fill(p, most),
+      el("b", {}, prob(p)),
+    );
   });
   return el("ol", { class: className }, ...lines);
 }
 
 /** Lines between equal tokens of the two lists. */
 function links(left, right, id) {
-  const picture = svg("svg", { class: "links", width: LINKS, height: ROW * Math.max(left.length, right.length, 1), "aria-hidden": "true" });
+  const picture = svg("svg", {
+    class: "links",
+    width: LINKS,
+    height: ROW * Math.max(left.length, right.length, 1),
+    "aria-hidden": "true",
+  });
   left.forEach((entry, i) => {
     const j = right.findIndex((other) => other.id === entry.id);
     const y = (i + 0.5) * ROW;
@@ -83,13 +99,23 @@ function entriesOf(row, greedy) {
     p: greedy ? row.raw_probs[i] : row.probs[i],
     title: `id ${id}; sampled from ${prob(row.probs[i])}, at temperature 1 ${prob(row.raw_probs[i])}`,
   }));
-  const drafter = row.draft_token_ids.map((id, i) => ({ id, text: row.draft_texts[i], p: row.draft_probs[i], title: `id ${id}` }));
+  const drafter = row.draft_token_ids.map((id, i) => ({
+    id,
+    text: row.draft_texts[i],
+    p: row.draft_probs[i],
+    title: `id ${id}`,
+  }));
   return { target, drafter };
 }
 
 function heads(view, greedy) {
   const { temperature } = view.step.settings;
-  const target = el("h3", {}, "target ", el("span", { class: "unit" }, greedy ? "at T=1" : `at T=${temperature}`));
+  const target = el(
+    "h3",
+    {},
+    "target ",
+    el("span", { class: "unit" }, greedy ? "at T=1" : `at T=${temperature}`),
+  );
   return [target, el("span"), el("h3", {}, "drafter")];
 }
 
@@ -98,10 +124,27 @@ function comparison(view, at, node) {
   const greedy = view.step.sampling?.rule === "greedy";
   const { target, drafter } = entriesOf(row, greedy);
   const most = Math.max(...[...target, ...drafter].map((entry) => entry.p), 1e-9); // one scale for both
-  const right = drafter.length ? side(view, at, drafter, most, node, "drafter") : el("p", { class: "empty" }, "the drafter has no row here");
-  const twin = el("div", { class: "twin" }, ...heads(view, greedy), side(view, at, target, most, node, "target"), links(target, drafter, node.token_id), right);
+  const right = drafter.length
+    ? side(view, at, drafter, most, node, "drafter")
+    : el("p", { class: "empty" }, "the drafter has no row here");
+  const twin = el(
+    "div",
+    { class: "twin" },
+    ...heads(view, greedy),
+    side(view, at, target, most, node, "target"),
+    links(target, drafter, node.token_id),
+    right,
+  );
   const facts = [el("span", {}, "entropy ", num(fixed(row.entropy, 2)), " nat")];
-  if (row.total_variation != null) facts.push(el("span", { title: "total variation between target and drafter, at temperature 1" }, "TV ", num(fixed(row.total_variation, 2))));
+  if (row.total_variation != null)
+    facts.push(
+      el(
+        "span",
+        { title: "total variation between target and drafter, at temperature 1" },
+        "TV ",
+        num(fixed(row.total_variation, 2)),
+      ),
+    );
   if (node.n === "bonus") facts.push(el("span", {}, "bonus: drafter rank ", num(node.rank ?? "none")));
   return [twin, el("p", { class: "foot" }, ...facts)];
 }
@@ -109,22 +152,44 @@ function comparison(view, at, node) {
 /** Who gave it how much, when its token stands in neither list. */
 function figuresLine(node) {
   if (node.n === "bonus" || node.draftLogProb == null) return null;
-  return el("p", { class: "empty" }, "drafter ", num(prob(Math.exp(node.draftLogProb))), ", target ", num(node.prob == null ? "not computed" : prob(node.prob)));
+  return el(
+    "p",
+    { class: "empty" },
+    "drafter ",
+    num(prob(Math.exp(node.draftLogProb))),
+    ", target ",
+    num(node.prob == null ? "not computed" : prob(node.prob)),
+  );
 }
 
 function drawWhy() {
   const view = shownView();
   const node = view ? nodeOf(view, store.selected) : null;
   $("#whyfacts").replaceChildren();
-  if (!node) return box.replaceChildren(el("p", { class: "empty" }, "Select a node to see what the target thought of it."));
-  if (view.step.index == null) return box.replaceChildren(figuresLine(node) ?? el("p", { class: "empty" }, "No target has seen a pasted tree."));
+  if (!node)
+    return box.replaceChildren(
+      el("p", { class: "empty" }, "Select a node to see what the target thought of it."),
+    );
+  if (view.step.index == null)
+    return box.replaceChildren(
+      figuresLine(node) ?? el("p", { class: "empty" }, "No target has seen a pasted tree."),
+    );
   const at = node.n === 0 ? 0 : node.parent;
-  const said = node.n === 0 ? ["the root, ", quoted(node.text)] : [quoted(node.text), ` ${WORDS[node.verdict]} at node ${at}`];
+  const said =
+    node.n === 0
+      ? ["the root, ", quoted(node.text)]
+      : [
+          quoted(node.text),
+          ` ${node.n === "bonus" ? WORDS.bonus : WORDS[node.verdict]} at node ${at}`,
+          node.verdict === "uncounted" ? ", not counted" : "",
+        ];
   $("#whyfacts").replaceChildren(...said);
   const why = node.n === 0 ? null : reason(view, node);
   const sentence = why ? [el("p", { class: "reason" }, `${why[0].toUpperCase()}${why.slice(1)}.`)] : [];
   if (view.rows.has(at)) return box.replaceChildren(...sentence, ...comparison(view, at, node));
-  const unseen = view.step.error ? "The step failed before the target’s row was there." : `The walk never came to node ${at}, so the target’s row there was not computed.`;
+  const unseen = view.step.error
+    ? "The step failed before the target’s row was there."
+    : `The walk never came to node ${at}, so the target’s row there was not computed.`;
   box.replaceChildren(...sentence, el("p", { class: "empty" }, unseen), figuresLine(node) ?? "");
 }
 

@@ -17,8 +17,19 @@ const title = (text) => el("p", { class: "title" }, text);
 
 function bar(share) {
   const inner = el("i", { style: `width:${100 * (share ?? 0.3)}%` });
-  return el("div", { class: "progress", role: "progressbar", "aria-label": "Loading", "aria-valuemin": 0, "aria-valuemax": 100,
-    "aria-valuenow": share == null ? null : Math.round(100 * share), data: share == null ? { unknown: "" } : {} }, inner);
+  return el(
+    "div",
+    {
+      class: "progress",
+      role: "progressbar",
+      "aria-label": "Loading",
+      "aria-valuemin": 0,
+      "aria-valuemax": 100,
+      "aria-valuenow": share == null ? null : Math.round(100 * share),
+      data: share == null ? { unknown: "" } : {},
+    },
+    inner,
+  );
 }
 
 function invitation() {
@@ -30,7 +41,15 @@ function invitation() {
     });
     return el("li", {}, button);
   });
-  return [title("Type a prompt and run it"), el("p", {}, "Each step drafts a tree of continuations, the target scores all of it at once, and a walk accepts one path. Or begin with one of these:"), el("ul", {}, ...list)];
+  return [
+    title("Type a prompt and run it"),
+    el(
+      "p",
+      {},
+      "Each step drafts a tree of continuations, the target scores all of it at once, and a walk accepts one path. Or begin with one of these:",
+    ),
+    el("ul", {}, ...list),
+  ];
 }
 
 function loading(model) {
@@ -38,11 +57,30 @@ function loading(model) {
 }
 
 function ofRun(run) {
-  if (run.state === "waiting") return [title(run.place ? `Waiting, place ${run.place}` : "Waiting"), el("p", {}, "Other runs decode first; this one begins by itself.")];
-  if (run.state === "prefill") return [title("Reading the prompt"), el("p", {}, `${run.head.prompt.token_ids.length} tokens`), bar(run.progress)];
+  if (run.state === "waiting")
+    return [
+      title(run.place ? `Waiting, place ${run.place}` : "Waiting"),
+      el("p", {}, "Other runs decode first; this one begins by itself."),
+    ];
+  if (run.state === "prefill")
+    return [
+      title("Reading the prompt"),
+      el("p", {}, `${run.head.prompt.token_ids.length} tokens`),
+      bar(run.progress),
+    ];
   if (run.state === "running") return [title("Drafting the first tree")];
-  if (run.state === "paused") return [title("Paused before the first step"), el("p", {}, "Step takes one step, Resume decodes on.")];
-  return [title("This run has no steps"), el("p", {}, run.state === "interrupted" ? "The server was stopped before the first one." : "It ended before the first one.")];
+  if (run.state === "paused")
+    return [title("Paused before the first step"), el("p", {}, "Step takes one step, Resume decodes on.")];
+  return [
+    title("This run has no steps"),
+    el(
+      "p",
+      {},
+      run.state === "interrupted"
+        ? "The server was stopped before the first one."
+        : "It ended before the first one.",
+    ),
+  ];
 }
 
 /** The step is there, but has no tree to draw. */
@@ -51,7 +89,9 @@ function ofStep({ step, bonus, size }) {
     const depth = step.error.depth == null ? "" : ` at depth ${step.error.depth}`;
     return [title(`Step ${step.index} failed${depth}`), el("p", { class: "fault" }, step.error.message)];
   }
-  return size === 0 && !bonus ? [title("An empty tree"), el("p", {}, "The root alone: no candidate came in.")] : null;
+  return size === 0 && !bonus
+    ? [title("An empty tree"), el("p", {}, "The root alone: no candidate came in.")]
+    : null;
 }
 
 function content() {
@@ -61,7 +101,12 @@ function content() {
   if (run) return at >= 0 ? [title(`Fetching step ${at}`)] : ofRun(run);
   if (!model) return [title("Connecting")];
   if (model.model === "loading") return loading(model);
-  if (model.model === "failed") return [title("The model could not be loaded"), el("p", { class: "fault" }, model.message), el("p", {}, "Traces can still be imported, and trees pasted.")];
+  if (model.model === "failed")
+    return [
+      title("The model could not be loaded"),
+      el("p", { class: "fault" }, model.message),
+      el("p", {}, "Traces can still be imported, and trees pasted."),
+    ];
   return invitation();
 }
 

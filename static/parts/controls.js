@@ -3,6 +3,7 @@
 // is typed is sent, and its sentence stands at the field.
 
 import { $, $$, handle } from "../core/dom.js";
+import { count } from "../core/format.js";
 import { onTouch, touch } from "../core/schedule.js";
 import { setError, store } from "../core/store.js";
 
@@ -33,11 +34,16 @@ function seedOf(text) {
 function read(name) {
   const field = fields.get(name);
   switch (field.dataset.kind) {
-    case "number": return field.validity.badInput ? "" : parsed(field.value);
-    case "seed": return seedOf(field.value);
-    case "text": return field.value.trim() === "" ? null : field.value;
-    case "switch": return field.indeterminate || field.disabled ? null : field.checked;
-    default: return $("input:checked", field)?.value ?? null;
+    case "number":
+      return field.validity.badInput ? "" : parsed(field.value);
+    case "seed":
+      return seedOf(field.value);
+    case "text":
+      return field.value.trim() === "" ? null : field.value;
+    case "switch":
+      return field.indeterminate || field.disabled ? null : field.checked;
+    default:
+      return $("input:checked", field)?.value ?? null;
   }
 }
 
@@ -60,7 +66,8 @@ export function allSettings() {
   return Object.fromEntries(all.filter(([, value]) => value !== null));
 }
 
-export const formLossy = () => [read("threshold_single"), read("threshold_acc")].some((value) => typeof value === "number" && value < 1);
+export const formLossy = () =>
+  [read("threshold_single"), read("threshold_acc")].some((value) => typeof value === "number" && value < 1);
 
 function changed(name) {
   showError(name, null);
@@ -76,13 +83,20 @@ export function settleDown(key, wait, call) {
   clearTimeout(timers.get(key));
   timers.delete(key);
   if (wait === 0) call();
-  else timers.set(key, setTimeout(() => timers.delete(key) && call(), wait));
+  else
+    timers.set(
+      key,
+      setTimeout(() => timers.delete(key) && call(), wait),
+    );
 }
 
 /** While a slider moves: the newest value at once, then at most one in DRAGGING ms. */
 function throttle(key, call) {
   if (timers.has(key)) return;
-  timers.set(key, setTimeout(() => timers.delete(key) && call(), DRAGGING));
+  timers.set(
+    key,
+    setTimeout(() => timers.delete(key) && call(), DRAGGING),
+  );
 }
 
 function showError(name, message) {
@@ -114,7 +128,7 @@ function connectFields() {
     });
     slider?.addEventListener("change", () => settleDown(name, 0, () => changed(name)));
     field.addEventListener("input", () => {
-      if (slider) slider.value = field.value === "" ? (field.placeholder || slider.value) : field.value;
+      if (slider) slider.value = field.value === "" ? field.placeholder || slider.value : field.value;
       settleDown(name, TYPING, () => changed(name));
     });
     field.addEventListener("change", () => settleDown(name, 0, () => changed(name)));
@@ -152,11 +166,21 @@ function drawForm() {
   const budget = read("method") === "autoregressive" ? 0 : read("method") === "chain" ? null : read("budget");
   const rows = typeof budget === "number" ? budget + 1 : null;
   const bucket = BUCKETS.find((size) => size >= rows);
-  $("#bucket").textContent = rows === null ? "" : bucket === rows ? `${rows} rows: bucket full` : bucket ? `${rows} of ${bucket} rows` : `${rows} rows`;
+  $("#bucket").textContent =
+    rows === null
+      ? ""
+      : bucket === rows
+        ? `${rows} rows: bucket full`
+        : bucket
+          ? `${rows} of ${bucket} rows`
+          : `${rows} rows`;
   const lossy = formLossy() ? "lossy" : "lossless";
   $("#threshold-badge").dataset.state = lossy;
   $("#threshold-badge").textContent = lossy;
   $("#system-aside").textContent = fields.get("system").value.trim() || "the template’s own";
+  const prompt = store.run?.head.prompt;
+  const counted = prompt && prompt.text === handle("prompt").value;
+  $("#prompt-count").textContent = counted ? count(prompt.token_ids.length, "token") : "";
   drawSeed();
 }
 
@@ -167,7 +191,10 @@ function drawSeed() {
   const keep = $("#keep-seed");
   keep.hidden = seed == null && field.value === "";
   keep.textContent = field.value === "" ? "keep" : "draw";
-  keep.title = field.value === "" ? "use this run’s seed for the next run as well" : "let the next run draw its own seed";
+  keep.title =
+    field.value === ""
+      ? "use this run’s seed for the next run as well"
+      : "let the next run draw its own seed";
 }
 
 function drawInForce() {

@@ -15,21 +15,31 @@ function drawEngine() {
   handle("engine").hidden = !engine;
   if (!engine) return;
   $("#chip-target").replaceChildren(source.target.name);
-  const drafter = store.run ? store.run.head.drafter : store.model.drafters.find((d) => d.kind === store.model.default_drafter);
+  const drafter = store.run
+    ? store.run.head.drafter
+    : store.model.drafters.find((d) => d.kind === store.model.default_drafter);
   $("#chip-drafter").replaceChildren(...drafterWords(drafter));
   const threads = `${engine.threads} thread${engine.threads === 1 ? "" : "s"}`;
-  $("#chip-device").replaceChildren(engine.device, el("span", { class: "sub" }, ` ${engine.dtype}, ${threads}`));
-  for (const chip of ["target", "drafter", "device"]) $(`#chip-${chip}`).title = $(`#chip-${chip}`).textContent;
+  $("#chip-device").replaceChildren(
+    engine.device,
+    el("span", { class: "sub" }, ` ${engine.dtype}, ${threads}`),
+  );
+  for (const chip of ["target", "drafter", "device"])
+    $(`#chip-${chip}`).title = $(`#chip-${chip}`).textContent;
 }
 
 function drafterWords(drafter) {
   const kind = { dflash: "dflash", ngram: "n-gram" }[drafter?.kind] ?? "none";
-  return drafter?.name && drafter.name !== drafter.kind ? [kind, el("span", { class: "sub" }, ` ${drafter.name}`)] : [kind];
+  return drafter?.name && drafter.name !== drafter.kind
+    ? [kind, el("span", { class: "sub" }, ` ${drafter.name}`)]
+    : [kind];
 }
 
 /** Why no trained drafter is used: said where nobody can miss it. */
 function drawNotice() {
-  const reasons = [store.run?.head.drafter, ...(store.model?.drafters ?? [])].map((drafter) => drafter?.not_used);
+  const reasons = [store.run?.head.drafter, ...(store.model?.drafters ?? [])].map(
+    (drafter) => drafter?.not_used,
+  );
   const reason = reasons.find(Boolean) ?? null;
   const notes = (store.run?.head ?? store.model)?.target?.notes ?? [];
   const notice = handle("notice");

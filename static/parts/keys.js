@@ -12,7 +12,7 @@ const ACTIONS = {
   Home: () => goTo(0),
   End: () => goTo(Infinity, true),
   t: () => handle("tree").focus(),
-  n: () => ($('tr[data-node].sel', handle("nodes")) ?? $("tr[data-node]", handle("nodes")))?.focus(),
+  n: () => ($("tr[data-node].sel", handle("nodes")) ?? $("tr[data-node]", handle("nodes")))?.focus(),
   "?": () => $("#help-dialog").showModal(),
 };
 

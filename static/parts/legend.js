@@ -14,15 +14,45 @@ const SAMPLES = [
   ["never tried", [rect({ class: "s-untried" })]],
   ["not counted", [rect({ class: "s-uncounted" }), path("M7 7h5M14 4v6", { class: "s-ink" })]],
   ["bonus", [path("M5.5 1.5h11l5 5.5l-5 5.5h-11l-5-5.5z", { class: "s-bonus" })]],
-  ["n-gram", [rect({ class: "s-untried", rx: 2 }), svg("rect", { class: "s-ngram", x: 0.5, y: 1.5, width: 4, height: 11 })]],
-  ["p draft", [path("M1 7h9", { class: "s-edge", "stroke-width": 1.5 }), path("M11 7h10", { class: "s-edge", "stroke-width": 4.5 })]],
-  ["p target", [svg("rect", { class: "s-track", x: 1, y: 5.5, width: 20, height: 3 }), svg("rect", { class: "s-bar", x: 1, y: 5.5, width: 13, height: 3 })]],
+  [
+    "n-gram",
+    [
+      rect({ class: "s-untried", rx: 2 }),
+      svg("rect", { class: "s-ngram", x: 0.5, y: 1.5, width: 4, height: 11 }),
+    ],
+  ],
+  [
+    "p draft",
+    [
+      path("M1 7h9", { class: "s-edge", "stroke-width": 1.5 }),
+      path("M11 7h10", { class: "s-edge", "stroke-width": 4.5 }),
+    ],
+  ],
+  [
+    "p target",
+    [
+      svg("rect", { class: "s-track", x: 1, y: 5.5, width: 20, height: 3 }),
+      svg("rect", { class: "s-bar", x: 1, y: 5.5, width: 13, height: 3 }),
+    ],
+  ],
 ];
 
 function legends() {
-  const sample = (parts) => svg("svg", { class: "key", width: 22, height: 14, viewBox: "0 0 22 14", "aria-hidden": "true" }, ...parts);
-  $("#legend").replaceChildren(...SAMPLES.map(([name, parts]) => el("li", { data: { of: name } }, sample(parts), name)));
-  const texts = [["dflash", "dflash"], ["ngram", "n-gram"], ["bonus", "bonus"], ["prompt", "prompt"]];
+  const sample = (parts) =>
+    svg(
+      "svg",
+      { class: "key", width: 19, height: 12, viewBox: "0 0 22 14", "aria-hidden": "true" },
+      ...parts,
+    );
+  $("#legend").replaceChildren(
+    ...SAMPLES.map(([name, parts]) => el("li", { data: { of: name } }, sample(parts), name)),
+  );
+  const texts = [
+    ["dflash", "dflash"],
+    ["ngram", "n-gram"],
+    ["bonus", "bonus"],
+    ["prompt", "prompt"],
+  ];
   const keys = texts.map(([origin, name]) => el("li", {}, el("span", { class: `t ${origin}` }, "ab"), name));
   $("#textlegend").replaceChildren(...keys, el("li", {}, el("i", { class: "divider" }), "step"));
 }
@@ -30,7 +60,10 @@ function legends() {
 /** Only what there is to see needs a sample. */
 function drawLegend(view) {
   const has = (test) => view?.nodes.some(test) ?? false;
-  const shown = { "not counted": view?.bonus?.counted === false, "n-gram": has((node) => node.origin === "ngram") };
+  const shown = {
+    "not counted": view?.bonus?.counted === false,
+    "n-gram": has((node) => node.origin === "ngram"),
+  };
   for (const item of $("#legend").children) item.hidden = shown[item.dataset.of] === false;
 }
 
@@ -43,14 +76,24 @@ function drawFacts() {
   const { step } = view;
   const nodes = [num(view.size), ` of ${step.settings.budget} nodes`];
   if (step.index == null) {
-    const back = el("button", { type: "button", class: "quiet", id: "back" }, store.run ? "Back to the run" : "Close");
+    const back = el(
+      "button",
+      { type: "button", class: "quiet", id: "back" },
+      store.run ? "Back to the run" : "Close",
+    );
     back.addEventListener("click", leavePasted);
     return facts.replaceChildren(...nodes, ", pasted ", back);
   }
-  if (step.settings.method === "autoregressive") return facts.replaceChildren("nothing drafted, method autoregressive");
+  if (step.settings.method === "autoregressive")
+    return facts.replaceChildren("nothing drafted, method autoregressive");
   const { drafter, temperature, top_p, top_k, method } = step.settings;
-  const words = [method === "ddtree" ? null : method, setting(step.draft?.source ?? drafter).replace("ngram", "n-gram"), `T ${temperature}`,
-    top_p < 1 ? `top-p ${top_p}` : null, top_k > 0 ? `top-k ${top_k}` : null];
+  const words = [
+    method === "ddtree" ? null : method,
+    setting(step.draft?.source ?? drafter).replace("ngram", "n-gram"),
+    `T ${temperature}`,
+    top_p < 1 ? `top-p ${top_p}` : null,
+    top_k > 0 ? `top-k ${top_k}` : null,
+  ];
   const shown = method === "chain" ? [count(view.size, "node")] : nodes;
   facts.replaceChildren(...shown, ` · ${words.filter(Boolean).join(" · ")}`);
 }

@@ -1,11 +1,13 @@
 // Run, pause, step, resume, stop; the pace; and what the run is at, in words.
 
-import { $, handle, num } from "../core/dom.js";
+import { $, handle, num, setText } from "../core/dom.js";
 import { onTouch, touch } from "../core/schedule.js";
 import { setError, store } from "../core/store.js";
 import { allSettings, refuse, settleDown } from "./controls.js";
 
-const buttons = Object.fromEntries(["run", "pause", "resume", "step", "stop"].map((name) => [name, handle(name)]));
+const buttons = Object.fromEntries(
+  ["run", "pause", "resume", "step", "stop"].map((name) => [name, handle(name)]),
+);
 const prompt = handle("prompt");
 const pace = { field: handle("pace"), slider: handle("pace-slider"), full: handle("pace-full") };
 const TYPING = 250; // ms of rest before a typed pace counts
@@ -30,7 +32,13 @@ export function start(paused = false) {
   }
   setError(null);
   refuse({ field: "prompt", message: null });
-  store.starting = order({ type: "start", prompt: prompt.value, settings: allSettings(), pace: paceValue(), paused });
+  store.starting = order({
+    type: "start",
+    prompt: prompt.value,
+    settings: allSettings(),
+    pace: paceValue(),
+    paused,
+  });
   if (paused && store.starting) order({ type: "step" });
   touch("run");
 }
@@ -61,7 +69,9 @@ function drawButtons() {
     buttons[name].disabled = !open();
   }
   buttons.run.disabled = !ready || Boolean(store.starting);
-  buttons.run.title = live ? "Start a new run with these settings; this one goes on" : "Start a run (Ctrl Enter in the prompt)";
+  buttons.run.title = live
+    ? "Start a new run with these settings; this one goes on"
+    : "Start a run (Ctrl Enter in the prompt)";
   buttons.step.disabled = !(live ? open() : ready);
   buttons.step.title = live ? "Take one step, then pause" : "Start a run, take one step and pause";
   buttons.stop.disabled = !live || !open();
@@ -83,12 +93,21 @@ function words() {
   const last = run.newest;
   const after = last < 0 ? " before the first step" : [" after step ", num(last)];
   switch (run.state) {
-    case "waiting": return [["Waiting"], run.place ? `place ${run.place}` : ""];
-    case "prefill": return [["Reading the prompt"], run.progress == null ? "" : `${Math.round(100 * run.progress)} %`];
-    case "running": return [["Running", " step ", num(last + 1)]];
-    case "paused": return [["Paused", ...[after].flat()], ["changes from ", num(last + 1)]];
-    case "interrupted": return [["Interrupted", ...[after].flat()], "server stopped"];
-    default: return [["Finished", ...[after].flat()], FINISHED[run.summary?.finish_reason] ?? ""];
+    case "waiting":
+      return [["Waiting"], run.place ? `place ${run.place}` : ""];
+    case "prefill":
+      return [["Reading the prompt"], run.progress == null ? "" : `${Math.round(100 * run.progress)} %`];
+    case "running":
+      return [["Running", " step ", num(last + 1)]];
+    case "paused":
+      return [
+        ["Paused", ...[after].flat()],
+        ["changes from ", num(last + 1)],
+      ];
+    case "interrupted":
+      return [["Interrupted", ...[after].flat()], "server stopped"];
+    default:
+      return [["Finished", ...[after].flat()], FINISHED[run.summary?.finish_reason] ?? ""];
   }
 }
 
@@ -98,6 +117,7 @@ function drawState() {
   strong.textContent = first;
   $("#state").replaceChildren(strong, ...rest);
   $("#state-aside").replaceChildren(...[aside].flat());
+  setText($("#state-said"), first); // heard once, not with every step
   drawProgress();
 }
 
@@ -129,7 +149,13 @@ function paceChanged() {
 /** The server's pace, after another viewer changed it. */
 function drawPaceInForce() {
   const { run } = store;
-  if (!run?.live || run.pace === undefined || document.activeElement === pace.field || pace.slider.matches(":active")) return;
+  if (
+    !run?.live ||
+    run.pace === undefined ||
+    document.activeElement === pace.field ||
+    pace.slider.matches(":active")
+  )
+    return;
   pace.field.value = run.pace ?? "";
   if (run.pace != null) pace.slider.value = run.pace;
   drawPace();
@@ -156,9 +182,13 @@ export function startRunbar(sender) {
   send = sender;
   buttons.run.addEventListener("click", () => start());
   buttons.step.addEventListener("click", stepOnce);
-  for (const name of ["pause", "resume", "stop"]) buttons[name].addEventListener("click", () => order({ type: name }));
+  for (const name of ["pause", "resume", "stop"])
+    buttons[name].addEventListener("click", () => order({ type: name }));
   prompt.form.addEventListener("submit", (event) => event.preventDefault());
-  prompt.addEventListener("input", () => refuse({ field: "prompt", message: null }));
+  prompt.addEventListener("input", () => {
+    refuse({ field: "prompt", message: null });
+    touch("form");
+  });
   prompt.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !buttons.run.disabled) start();
   });

@@ -10,10 +10,14 @@ const list = $("#runlist");
 
 let watch = () => {};
 
-const when = (stamp) => new Date(stamp).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+const when = (stamp) =>
+  new Date(stamp).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 function factsOf(run) {
-  const facts = [el("span", { class: `runstate ${run.state}` }, run.state), `${count(run.committed, "token")} in ${count(run.steps, "step")}`];
+  const facts = [
+    el("span", { class: `runstate ${run.state}` }, run.state),
+    `${count(run.committed, "token")} in ${count(run.steps, "step")}`,
+  ];
   if (run.steps) facts.push(`tau ${fixed(run.committed / run.steps, 2)}`);
   facts.push(run.method);
   if (run.lossy) facts.push("lossy");
@@ -24,12 +28,21 @@ function factsOf(run) {
 
 function line(run) {
   const prompt = run.prompt.trim() === "" ? "(empty prompt)" : run.prompt;
-  const open = el("button", { type: "button", class: "runopen", "aria-current": run.run_id === store.run?.id ? "true" : null }, el("bdi", { class: "runprompt" }, prompt), factsOf(run));
+  const open = el(
+    "button",
+    { type: "button", class: "runopen", "aria-current": run.run_id === store.run?.id ? "true" : null },
+    el("bdi", { class: "runprompt" }, prompt),
+    factsOf(run),
+  );
   open.addEventListener("click", () => {
     watch(run.run_id);
     dialog.close();
   });
-  const remove = el("button", { type: "button", class: "icon", title: "Delete this run", "aria-label": `Delete the run “${prompt}”` }, icon("cross"));
+  const remove = el(
+    "button",
+    { type: "button", class: "icon", title: "Delete this run", "aria-label": `Delete the run “${prompt}”` },
+    icon("cross"),
+  );
   remove.addEventListener("click", async () => {
     await deleteRun(run.run_id).catch((fault) => say(fault.message));
     fill();

@@ -12,7 +12,10 @@ function connect(line) {
   const pane = $(line.dataset.pane);
   const set = (height) => {
     const most = innerHeight * 0.8;
-    document.documentElement.style.setProperty(property, `${Math.round(Math.min(Math.max(height, LEAST), most))}px`);
+    document.documentElement.style.setProperty(
+      property,
+      `${Math.round(Math.min(Math.max(height, LEAST), most))}px`,
+    );
     line.setAttribute("aria-valuenow", pane.offsetHeight);
     touch("size");
   };

@@ -51,6 +51,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
             context: BrowserContext = chromium.new_context(
                 viewport={"width": width, "height": height},
                 color_scheme="dark" if theme == "dark" else "light",
+                reduced_motion="reduce",  # a colour on its way is neither here nor there
                 accept_downloads=True,
             )
             stack.callback(context.close)

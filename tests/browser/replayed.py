@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,7 @@ class ReplayedDecoder:
 
 
 class ReplayedEngine:
-    """`steps` is when a run ends, `seconds` what a step takes; `load` is what the server calls."""
+    """`steps` is when a run ends, `seconds` what a step takes."""
 
     def __init__(self, recorded: Path, steps: int, seconds: float) -> None:
         self.recorded = load_trace(recorded.read_bytes())
@@ -91,18 +91,27 @@ class ReplayedEngine:
     def new_decoder(self, settings: Settings) -> ReplayedDecoder:
         return ReplayedDecoder(self, settings)
 
-    def load(self, settings: ServerSettings, progress: Progress) -> ReplayedEngine:
-        return self
-
 
 class ReplayedServer:
-    """The real server on a thread of this process, with a `ReplayedEngine`; entering gives its URL."""
+    """The real server on a thread of this process, with a `ReplayedEngine`; entering gives its URL. `loading`
+    is called instead of loading at once: it may take its time, report progress, or raise."""
 
     def __init__(
-        self, recorded: Path, data: Path, steps: int, seconds: float, port: int | None = None
+        self,
+        recorded: Path,
+        data: Path,
+        steps: int,
+        seconds: float,
+        port: int = 0,
+        loading: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        settings = ServerSettings(port=port or 0, data=data)
-        self._server = Server(settings, ReplayedEngine(recorded, steps, seconds).load)
+        engine = ReplayedEngine(recorded, steps, seconds)
+
+        def load(settings: ServerSettings, progress: Progress) -> ReplayedEngine:
+            loading(progress)
+            return engine
+
+        self._server = Server(ServerSettings(port=port, data=data), load)
         self._thread = threading.Thread(target=self._server.run)
 
     def __enter__(self) -> str:

@@ -44,7 +44,7 @@ def watch(open_page: OpenPage, recorded: Path, data: Path, updates: int, per_sec
 
 
 def test_three_hundred_live_updates(open_page: OpenPage, recorded: Path, tmp_path: Path) -> None:
-    watch(open_page, recorded, tmp_path, updates=300, per_second=20)
+    watch(open_page, recorded, tmp_path, updates=300, per_second=40)
 
 
 @pytest.mark.proof
