@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 
@@ -85,18 +85,10 @@ def tree_speculative_sampling_target_only(
         _check_topologies(candidates, retrieve_next_token, retrieve_next_sibling)
     given = {name: tensor.detach().contiguous() for name, tensor in inputs.items()}
     batch, nodes, size = target_probs.shape
-    _kernels.target_only(
-        *(tensor.data_ptr() for tensor in outputs.values()),
-        *(tensor.data_ptr() for tensor in given.values()),
-        outcomes.data_ptr(),
-        predicts.numel(),
-        size,
-        batch,
-        nodes,
-        accept_index.shape[1],
-        threshold_single,
-        threshold_acc,
-    )
+    pointers = [tensor.data_ptr() for tensor in (*outputs.values(), *given.values(), outcomes)]
+    sizes = [predicts.numel(), size, batch, nodes, accept_index.shape[1]]
+    thresholds: list[Any] = [threshold_single, threshold_acc]
+    _kernels.target_only(*pointers, *sizes, *thresholds)
     if status is None:
         for batch_row in outcomes.nonzero().flatten().tolist():
             outcome = int(outcomes[batch_row])
