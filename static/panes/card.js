@@ -64,14 +64,34 @@ export function fillCard(card, node, view) {
   );
 }
 
-/** Place the card beside a box of `frame`'s coordinates, where it covers neither the box nor the frame's edge. */
-export function placeCard(card, box, frame) {
-  const gap = 8;
+const GAP = 8; // px between a node and its card
+
+const overlap = (a, b) =>
+  Math.max(0, Math.min(a.right, b.right) - Math.max(a.left, b.left)) *
+  Math.max(0, Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top));
+
+/** Place the card beside a box, where it covers least of the other boxes; all in the frame's coordinates. */
+export function placeCard(card, box, others, frame) {
   const { offsetWidth: w, offsetHeight: h } = card;
-  const right = box.right + gap + w <= frame.width;
-  const left = right ? box.right + gap : Math.max(gap, Math.min(box.left, frame.width - w - gap));
-  const below = right ? box.top : box.bottom + gap;
-  const top = below + h <= frame.height ? below : Math.max(gap, (right ? box.bottom : box.top - gap) - h);
-  card.style.left = `${left}px`;
-  card.style.top = `${top}px`;
+  const at = (left, top) => ({ left, top, right: left + w, bottom: top + h });
+  const places = [
+    at(box.left, box.bottom + GAP),
+    at(box.right - w, box.bottom + GAP),
+    at(box.left, box.top - GAP - h),
+    at(box.right - w, box.top - GAP - h),
+    at(box.right + GAP, box.top),
+    at(box.right + GAP, box.bottom - h),
+    at(box.left - GAP - w, box.top),
+    at(box.left - GAP - w, box.bottom - h),
+    at(box.left, frame.height - h - GAP),
+  ];
+  const inside = ({ left, top, right, bottom }) =>
+    left >= GAP && top >= GAP && right <= frame.width - GAP && bottom <= frame.height - GAP;
+  const covered = (place) => others.reduce((sum, other) => sum + overlap(place, other), 0);
+  const best = places
+    .filter(inside)
+    .map((place) => ({ place, cost: covered(place) }))
+    .reduce((a, b) => (b.cost < a.cost ? b : a), { place: at(GAP, GAP), cost: Infinity }).place;
+  card.style.left = `${best.left}px`;
+  card.style.top = `${best.top}px`;
 }

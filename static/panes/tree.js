@@ -141,17 +141,18 @@ function showCard(n) {
   card.hidden = !item;
   if (!item) return;
   fillCard(card, item.node, view);
-  const origin = {
-    x: plot.offsetLeft - plot.scrollLeft,
-    y: canvas.offsetTop + plot.offsetTop - plot.scrollTop,
-  };
-  const box = {
-    left: origin.x + item.x,
-    right: origin.x + item.x + item.w,
-    top: origin.y + item.y - item.h / 2,
-    bottom: origin.y + item.y + item.h / 2,
-  };
-  placeCard(card, box, { width: section.clientWidth, height: section.clientHeight });
+  const x = plot.offsetLeft - plot.scrollLeft;
+  const y = canvas.offsetTop + plot.offsetTop - plot.scrollTop;
+  const boxOf = (one) => ({
+    left: x + one.x,
+    right: x + one.x + one.w,
+    top: y + one.y - one.h / 2,
+    bottom: y + one.y + one.h / 2 + 5, // the target's bar
+  });
+  placeCard(card, boxOf(item), plan.items.map(boxOf), {
+    width: section.clientWidth,
+    height: section.clientHeight,
+  });
 }
 
 function nodeAt(event) {
