@@ -132,12 +132,13 @@ nb::list observe(std::uintptr_t logits, int element, std::int64_t stride, std::i
         }
         nb::list ids;
         for (int k = 0; k < view.shown; ++k) ids.append(likeliest[static_cast<std::size_t>(k)].token);
+        const nb::object variation =
+            std::isnan(view.total_variation) ? nb::none() : nb::object(nb::float_(view.total_variation));
         const std::span tops(likeliest.data(), static_cast<std::size_t>(view.shown));
         views.append(nb::make_tuple(ids, list_of(tops, &ddtree::ShownToken::prob),
                                     list_of(tops, &ddtree::ShownToken::raw_prob),
                                     list_of(shown, &ddtree::ShownToken::prob),
-                                    list_of(shown, &ddtree::ShownToken::raw_prob), view.entropy,
-                                    std::isnan(view.total_variation) ? nb::none() : nb::object(nb::float_(view.total_variation))));
+                                    list_of(shown, &ddtree::ShownToken::raw_prob), view.entropy, variation));
     }
     return views;
 }

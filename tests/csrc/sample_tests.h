@@ -22,8 +22,11 @@ inline Record walk_record(const ddtree::WalkScratch& scratch) {
     for (int i = 0; i <= verdict.accepted; ++i) record.add(scratch.path[i]);
     for (int i = 0; i < verdict.tried; ++i) {
         const ddtree::Tried& tried = scratch.tried[i];
-        for (double value : {tried.prob, tried.cumulative, double{tried.coin}, double(tried.node), double(tried.accepted)})
-            record.add(value);
+        record.add(tried.node);
+        record.add(tried.prob);
+        record.add(tried.cumulative);
+        record.add(tried.coin);
+        record.add(tried.accepted);
     }
     return record;
 }
@@ -114,8 +117,9 @@ inline void test_observe(Harness& h) {
     const auto run = [&](const auto& block, const ddtree::ObserveScratch& scratch) {
         if (block.rank() == 0)
             for (std::size_t i = 0; i < children.size(); ++i) children[i] = {tokens[i], 0.0, 0.0};
-        const ddtree::RowToObserve<float, float> row = {logits.data(), has_draft ? draft.data() : nullptr, size, 0.7f, rule,
-                                                        most_shown, static_cast<int>(children.size())};
+        const ddtree::RowToObserve<float, float> row = {
+            logits.data(), has_draft ? draft.data() : nullptr, size, 0.7f, rule, most_shown,
+            static_cast<int>(children.size())};
         ddtree::observe_row(block, row, {&view, likeliest.data(), children.data()}, scratch);
     };
     const auto look = [&](const ddtree::ObserveScratch&) {

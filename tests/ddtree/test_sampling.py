@@ -79,6 +79,16 @@ def test_the_largest_final_coin_gives_a_token_with_mass(seed: int) -> None:  # c
     assert verdict.bonus_prob > 0
 
 
+@pytest.mark.parametrize("size", [4, 64, 2048])
+def test_buckets_are_half_open(size: int) -> None:
+    """A coin on the edge belongs to the bucket that begins there."""
+    tree = star([0])
+    for token in {0, 1, size // 2, size - 1}:
+        assert verify(torch.zeros(1, size), star([]), 0.0, final=token / size).bonus_token_id == token
+    assert verify(torch.zeros(2, size), tree, 1 / size).accept_index == [0]
+    assert verify(torch.zeros(2, size), tree, (1 - 2**-20) / size).accept_index == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("size", "children", "coin"), [(64, 40, 0.99), (64, 33, 0.99), (1024, 64, 0.9), (1024, 257, 0.9)]
 )

@@ -65,39 +65,56 @@ struct Vectors {
     typedef std::uint16_t Short __attribute__((vector_size(W * sizeof(std::uint16_t))));
 };
 
+// A single lane: what a thread of a warp holds.
+template <>
+struct Vectors<1> {
+    static constexpr int kWidth = 1;
+    using Float = float;
+    using Int = std::int32_t;
+    using Short = std::uint16_t;
+};
+
 template <class V>
-DDTREE_INLINE V read_vector(const void* from) {
+DDTREE_HD DDTREE_INLINE V read_vector(const void* from) {
     V value;
     __builtin_memcpy(&value, from, sizeof(V));
     return value;
 }
 
 template <class V>
-DDTREE_INLINE void write_vector(void* to, const V& value) {
+DDTREE_HD DDTREE_INLINE void write_vector(void* to, const V& value) {
     __builtin_memcpy(to, &value, sizeof(V));
 }
 
 template <class V>
-DDTREE_INLINE V splat(float value) {
+DDTREE_HD DDTREE_INLINE V splat(float value) {
     return V{} + value;
 }
 
 template <class Vec>
-DDTREE_INLINE typename Vec::Float load(const float* from) {
+DDTREE_HD DDTREE_INLINE typename Vec::Int read_shorts(const void* from) {
+    const auto shorts = read_vector<typename Vec::Short>(from);
+    if constexpr (Vec::kWidth == 1)
+        return shorts;
+    else
+        return __builtin_convertvector(shorts, typename Vec::Int);
+}
+
+template <class Vec>
+DDTREE_HD DDTREE_INLINE typename Vec::Float load(const float* from) {
     return read_vector<typename Vec::Float>(from);
 }
 
 template <class Vec>
-DDTREE_INLINE typename Vec::Float load(const BFloat16* from) {
-    const auto bits = read_vector<typename Vec::Short>(from);
-    return std::bit_cast<typename Vec::Float>(__builtin_convertvector(bits, typename Vec::Int) << 16);
+DDTREE_HD DDTREE_INLINE typename Vec::Float load(const BFloat16* from) {
+    return std::bit_cast<typename Vec::Float>(read_shorts<Vec>(from) << 16);
 }
 
 template <class Vec>
-DDTREE_INLINE typename Vec::Float load(const Float16* from) {
+DDTREE_HD DDTREE_INLINE typename Vec::Float load(const Float16* from) {
     using Float = typename Vec::Float;
     using Int = typename Vec::Int;
-    const Int half = __builtin_convertvector(read_vector<typename Vec::Short>(from), Int);
+    const Int half = read_shorts<Vec>(from);
     const Int exponent = half & 0x7c00;
     const Int sign = (half & 0x8000) << 16;
     const Int shifted = (half & 0x7fff) << 13;
@@ -112,7 +129,7 @@ DDTREE_INLINE typename Vec::Float load(const Float16* from) {
 
 // A float as an integer that has the same order; -0 equals 0.
 template <class Vec>
-DDTREE_INLINE typename Vec::Int ordered_keys(typename Vec::Float value) {
+DDTREE_HD DDTREE_INLINE typename Vec::Int ordered_keys(typename Vec::Float value) {
     const auto bits = std::bit_cast<typename Vec::Int>(value + 0.0f);
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
@@ -149,7 +166,8 @@ DDTREE_HD DDTREE_INLINE Float exp_nonpositive(Float x) {
 // ---- a worker's share of a chunk's lanes ----
 //
 // `LanesOf<Block>` is how a block's teams hold the 32 lanes of a chunk: Block::Lanes where a block brings its
-// own (a warp), else CpuLanes. Algorithms see only what is here: `kVectors` vectors per worker, walked by each().
+// own (a warp), else CpuLanes. Algorithms see only what is public here. All workers of a team call the same
+// functions in the same order; what is found is handed to all of them, but for count(), which is a worker's share.
 
 // All 32 lanes in vectors: what a CPU worker holds.
 template <int W>
@@ -157,7 +175,18 @@ struct CpuLanes {
     using Vec = Vectors<W>;
     using Float = typename Vec::Float;
     using Int = typename Vec::Int;
-    static constexpr int kVectors = kLanes / W;
+    static constexpr int kVectors = kLanes / W;  // that one worker holds
+
+    template <class Block>
+    static DDTREE_INLINE int team(const Block& block) {
+        return block.rank();
+    }
+    template <class Block>
+    static DDTREE_INLINE int teams(const Block& block) {
+        return block.size();
+    }
+    // What the team's workers wrote before is seen by all of them after.
+    static DDTREE_INLINE void meet() {}
 
     // Calls use(i, j) for every vector j of `groups` whole groups; i is its first element.
     template <class Use>
@@ -174,7 +203,7 @@ struct CpuLanes {
         return pairwise(lanes);
     }
 
-    // How many elements of a chunk hold(i): a vector of 0 and -1.
+    // How many elements of a chunk hold(i), a vector of 0 and -1, among the lanes of this worker.
     template <class Hold>
     static DDTREE_INLINE std::int32_t count(std::int64_t groups, Hold hold) {
         Int lanes[kVectors] = {};
@@ -183,6 +212,9 @@ struct CpuLanes {
         __builtin_memcpy(flat, lanes, sizeof flat);
         return pairwise(flat);
     }
+
+    // The sum of the team's counts.
+    static DDTREE_INLINE std::int32_t total(std::int32_t count) { return count; }
 
     // Calls use(i, place) for the elements of a chunk that hold, in index order; place counts from 0.
     template <class Hold, class Use>
@@ -267,11 +299,11 @@ struct LanesFor<Block> {
 template <class Block>
 using LanesOf = typename detail::LanesFor<Block>::type;
 
-// Calls use(chunk, first element, groups of 32) for the chunks of this worker.
+// Calls use(chunk, first element, groups of 32) for the chunks of this worker's team.
 template <class Block, class Use>
 DDTREE_HD DDTREE_INLINE void each_chunk(const Block& block, std::int64_t size, Use use) {
     const std::int64_t chunks = chunks_of(size);
-    for (std::int64_t chunk = block.rank(); chunk < chunks; chunk += block.size()) {
+    for (std::int64_t chunk = LanesOf<Block>::team(block); chunk < chunks; chunk += LanesOf<Block>::teams(block)) {
         const std::int64_t first = chunk * kChunk;
         const std::int64_t left = size - first;
         use(chunk, first, left >= kChunk ? kChunk / kLanes : (left + kLanes - 1) / kLanes);

@@ -132,7 +132,8 @@ DDTREE_HD double total_variation(const Block& block, const D* draft_logits, std:
     });
     block.sync(kSiteVariation);
     double total = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) total += static_cast<double>(scratch.weighted[chunk]);
+    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk)
+        total += static_cast<double>(scratch.weighted[chunk]);
     return total < 1.0 ? total : 1.0;
 }
 

@@ -121,10 +121,11 @@ DDTREE_HD RowLook read_logits(const Block& block, const T* row, std::int64_t siz
                                   [&](std::int64_t i, int j, Float x) __attribute__((always_inline)) {
                                       write_vector(scratch.values + i, x);
                                       lanes[j] = lanes[j] > x ? lanes[j] : x;
-                                      wrong |= ~(x < kInfinity);
+                                      wrong |= x < kInfinity ? Int{} : Int{} - 1;
                                   });
         const float best = Lanes::keep_maxima(lanes, scratch.lane_maxima + chunk * kLanes);
         SampleFault fault = SampleFault::none;
+        Lanes::meet();
         if (Lanes::any(wrong)) {
             fault = detail::fault_among<Block>(scratch.values + first, groups * kLanes);
             if (fault == SampleFault::negative) fault = SampleFault::none;
@@ -150,7 +151,8 @@ DDTREE_HD double add_chunk_masses(const Block& block, std::int64_t size, const R
 
 // Turns scratch.values into the masses that `mass(i, value)` makes of them, a vector at a time; returns their sum.
 template <class Block, class Mass>
-DDTREE_HD DDTREE_INLINE double make_masses(const Block& block, std::int64_t size, const RowScratch& scratch, Mass mass) {
+DDTREE_HD DDTREE_INLINE double make_masses(const Block& block, std::int64_t size, const RowScratch& scratch,
+                                           Mass mass) {
     using Lanes = LanesOf<Block>;
     using Float = typename Lanes::Float;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
@@ -227,6 +229,7 @@ DDTREE_HD void one_hot(const Block& block, std::int64_t size, std::int64_t token
             write_vector(scratch.values + first + i, Float{});
         });
         const bool here = token / kChunk == chunk;
+        Lanes::meet();
         if (here) scratch.values[token] = 1.0f;
         scratch.chunk_masses[chunk] = here ? 1.0f : 0.0f;
     });
@@ -258,10 +261,12 @@ DDTREE_HD RowMasses masses_of_logits(const Block& block, const T* row, std::int6
 
 // A row of probabilities as masses, all workers together: the same numbers, and the norm 1.
 template <class Block>
-DDTREE_HD RowMasses masses_of_probs(const Block& block, const float* row, std::int64_t size, const RowScratch& scratch) {
+DDTREE_HD RowMasses masses_of_probs(const Block& block, const float* row, std::int64_t size,
+                                    const RowScratch& scratch) {
     using Lanes = LanesOf<Block>;
     using Float = typename Lanes::Float;
     using Int = typename Lanes::Int;
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
     SampleFault fault = SampleFault::none;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
         Float lanes[Lanes::kVectors] = {};
@@ -270,9 +275,11 @@ DDTREE_HD RowMasses masses_of_probs(const Block& block, const float* row, std::i
                                   [&](std::int64_t i, int j, Float p) __attribute__((always_inline)) {
                                       write_vector(scratch.values + i, p);
                                       lanes[j] += p;
-                                      wrong |= ~(p < std::numeric_limits<float>::infinity()) | (p < 0.0f);
+                                      wrong |= p < kInfinity ? Int{} : Int{} - 1;
+                                      wrong |= p < 0.0f ? Int{} - 1 : Int{};
                                   });
         scratch.chunk_masses[chunk] = Lanes::pairwise(lanes);
+        Lanes::meet();
         if (Lanes::any(wrong))
             fault = WorseFault{}(fault, detail::fault_among<Block>(scratch.values + first, groups * kLanes));
     });

@@ -62,9 +62,8 @@ DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_
         return load<typename Lanes::Vec>(values + i) >= least;
     };
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        scratch.counts[chunk] = !in_chunk(chunk) ? 0 : Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            return reaches(first + i);
-        });
+        const auto here = [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); };
+        scratch.counts[chunk] = in_chunk(chunk) ? Lanes::total(Lanes::count(groups, here)) : 0;
     });
     block.sync(kSitePickCounts);
     std::int64_t before = 0, counted = 0;
@@ -205,7 +204,8 @@ DDTREE_HD Cut nucleus(const Block& block, std::int64_t size, double share, doubl
     });
     equal = block.reduce(equal, Sum{}, kSiteNucleusEqual);
     std::int64_t spared = 0;  // of the equal ones, those that are not needed
-    while (spared + 1 < equal && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal) ++spared;
+    while (spared + 1 < equal && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal)
+        ++spared;
     return {least, spared == 0 ? kAll : detail::last_equal(scratch, count, least, spared)};
 }
 
