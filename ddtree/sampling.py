@@ -16,7 +16,7 @@ import torch
 
 from ddtree import _kernels
 from ddtree.retrieve import validate_topology
-from ddtree.sampling_batch import tree_speculative_sampling_target_only
+from ddtree.sampling_batch import check_thresholds, tree_speculative_sampling_target_only
 from ddtree.sampling_faults import TOPOLOGY, SamplingFault, fault_of_status, unpack_status
 
 __all__ = [
@@ -133,7 +133,7 @@ def verify_tree(
     set to 8 * node + kind (0: fine), and None is returned.
     """
     check_rule(temperature, top_k, top_p)
-    _check_thresholds(threshold_single, threshold_acc)
+    check_thresholds(threshold_single, threshold_acc)
     if coins.dtype != torch.float32 or coins.shape != candidates.shape:
         raise ValueError(
             f"coins must be float32 {list(candidates.shape)}, not {coins.dtype} {list(coins.shape)}"
@@ -223,15 +223,10 @@ def _on_host(array: torch.Tensor) -> torch.Tensor:
 
 
 def check_rule(temperature: float, top_k: int, top_p: float) -> None:
+    """Raises ValueError for one that is out of its range."""
     if not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature is {temperature}; it must be finite and at least 0")
     if top_k < 0:
         raise ValueError(f"top_k is {top_k}; it must be at least 0 (0: off)")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p is {top_p}; it must lie in (0, 1] (1: off)")
-
-
-def _check_thresholds(threshold_single: float, threshold_acc: float) -> None:
-    for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}; it must lie in 0..1")

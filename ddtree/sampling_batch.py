@@ -78,9 +78,7 @@ def tree_speculative_sampling_target_only(
     outputs = {"predicts": predicts, "accept_index": accept_index, "accept_token_num": accept_token_num}
     outcomes = torch.zeros(len(candidates), dtype=torch.int32) if status is None else status
     _check_shapes(inputs, outputs | {"status": outcomes})
-    for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}; it must lie in 0..1")
+    check_thresholds(threshold_single, threshold_acc)
     if status is None:
         _check_topologies(candidates, retrieve_next_token, retrieve_next_sibling)
     given = {name: tensor.detach().contiguous() for name, tensor in inputs.items()}
@@ -94,6 +92,13 @@ def tree_speculative_sampling_target_only(
             outcome = int(outcomes[batch_row])
             row = target_probs[batch_row, unpack_status(outcome)[0]]
             raise fault_of_status(outcome, row, batch_row)
+
+
+def check_thresholds(threshold_single: float, threshold_acc: float) -> None:
+    """Raises ValueError for one that is not in 0..1."""
+    for name, value in (("threshold_single", threshold_single), ("threshold_acc", threshold_acc)):
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; it must lie in 0..1")
 
 
 def _check_shapes(inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:

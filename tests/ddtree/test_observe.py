@@ -85,6 +85,20 @@ def test_probabilities_are_those_of_the_walk(rule: dict[str, Any], dtype: torch.
             assert view.raw_probs == pytest.approx(probs[view.token_ids].tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_half_precision_number_is_read_right(dtype: torch.dtype) -> None:
+    """Neighbours together, subnormal ones too: order and probabilities are those of the row in float32."""
+    best = _kernels.instruction_set()
+    numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    numbers = numbers[numbers.isfinite()]
+    rows = numbers[: len(numbers) // 60 * 60].reshape(-1, 60)
+    for name in ("portable", "avx2", "avx512"):
+        if _kernels.use_instruction_set(name):
+            nodes = list(range(len(rows)))
+            assert look(rows, nodes, count=60) == look(rows.float(), nodes, count=60)
+    _kernels.use_instruction_set(best)
+
+
 def test_greedy_rows_are_one_hot() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0, 2.0]])
     [view] = look(logits, [0], RULES[3], children=[[2, 1]])
