@@ -65,8 +65,8 @@ void write_visibility(std::uintptr_t parents, int nodes, int length, std::uintpt
 
 // 0: sound; else 8 * node + TopologyFault.
 std::int64_t check_topology(std::uintptr_t next_token, std::uintptr_t next_sibling, std::uintptr_t tokens, int nodes) {
-    const std::int64_t fault = ddtree::cpu::check_topology(read<std::int64_t>(next_token), read<std::int64_t>(next_sibling),
-                                                           read<std::int64_t>(tokens), nodes);
+    const std::int64_t fault = ddtree::cpu::check_topology(
+        read<std::int64_t>(next_token), read<std::int64_t>(next_sibling), read<std::int64_t>(tokens), nodes);
     return fault == ddtree::kSoundTopology ? 0 : fault;
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,6 +15,10 @@ from ddtree import _kernels
 _HEADER = 4  # words before the fields in a tree's buffer: num_nodes, fault, row, column
 _FIELDS = 6  # token_ids, depths, parents, ranks, rows, log_weights
 _LARGEST_BUDGET = 2**20
+
+_DOUBLE = torch.float64
+_FLOATS = (torch.float32, _DOUBLE)
+_INTEGERS = (torch.int64,)
 
 _ROW_FAULTS = {
     1: "is not a number",
@@ -28,51 +31,48 @@ _ROW_FAULTS = {
 }
 
 
+class _Field:
+    """A view of one of the fields in a tree's buffer, from entry `first` on, made when it is first read."""
+
+    def __init__(self, index: int, first: int, dtype: type[np.generic] = np.int64) -> None:
+        self.index, self.first, self.dtype = index, first, dtype
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, tree: DraftTree, owner: type) -> torch.Tensor:
+        root = _HEADER + self.index * (tree.budget + 1)
+        words = tree.buffer[root + self.first : root + tree.num_nodes + 1]
+        if self.dtype is not np.int64:
+            words = words.view(self.dtype)
+        view = tree.__dict__[self.name] = torch.from_numpy(words)
+        return view
+
+
 @dataclass(frozen=True, eq=False)
 class DraftTree:
     """The host's view of a draft tree of N nodes below a root, which is node 0.
 
     Nodes are numbered from 1 in the order in which they were added, so the tree for a smaller budget is the
-    first nodes of this one. All fields are views of one buffer, made when they are first read.
+    first nodes of this one. Its fields share one buffer.
     """
 
     buffer: NDArray[np.int64]  # [4 + 6 * (budget + 1)]: header, then a field after the other
     budget: int
     num_nodes: int  # N <= budget
 
-    def _field(self, index: int, start: int) -> NDArray[np.int64]:
-        first = _HEADER + index * (self.budget + 1)
-        return self.buffer[first + start : first + self.num_nodes + 1]
-
-    @cached_property
-    def token_ids(self) -> torch.Tensor:
-        """int64 [N]."""
-        return torch.from_numpy(self._field(0, 1))
-
-    @cached_property
-    def depths(self) -> torch.Tensor:
-        """int64 [N], 1 for a child of the root."""
-        return torch.from_numpy(self._field(1, 1))
-
-    @cached_property
-    def parents(self) -> torch.Tensor:
-        """int64 [N + 1]; parents[0] is -1, and parents[i] < i."""
-        return torch.from_numpy(self._field(2, 0))
-
-    @cached_property
-    def ranks(self) -> torch.Tensor:
-        """int64 [N], index in the candidate row the node was taken from."""
-        return torch.from_numpy(self._field(3, 1))
-
-    @cached_property
-    def rows(self) -> torch.Tensor:
-        """int64 [N], the candidate row the node was taken from."""
-        return torch.from_numpy(self._field(4, 1))
-
-    @cached_property
-    def log_weights(self) -> torch.Tensor:
-        """float64 [N], natural log: the sum of the log-probabilities along the path."""
-        return torch.from_numpy(self._field(5, 1).view(np.float64))
+    token_ids = _Field(0, first=1)
+    """int64 [N]."""
+    depths = _Field(1, first=1)
+    """int64 [N], 1 for a child of the root."""
+    parents = _Field(2, first=0)
+    """int64 [N + 1]; parents[0] is -1, and parents[i] < i."""
+    ranks = _Field(3, first=1)
+    """int64 [N], index in the candidate row the node was taken from."""
+    rows = _Field(4, first=1)
+    """int64 [N], the candidate row the node was taken from."""
+    log_weights = _Field(5, first=1, dtype=np.float64)
+    """float64 [N], natural log: the sum of the log-probabilities along the path."""
 
     def visibility(self) -> torch.Tensor:
         """bool [N + 1, N + 1]: row i sees its ancestors and itself."""
@@ -143,12 +143,22 @@ def build_ddtree_tree(
     budget = operator.index(budget)
     if not 0 <= budget <= _LARGEST_BUDGET:
         raise ValueError(f"budget is {budget}; it must be 0 to {_LARGEST_BUDGET}")
-    log_probs, token_ids, children = _checked(top_log_probs, top_token_ids, child_rows)
-    rows, ranks = log_probs.shape
+    shape = top_log_probs.shape
+    if len(shape) != 2 or shape != top_token_ids.shape:
+        shapes = f"{list(shape)} and {list(top_token_ids.shape)}"
+        raise ValueError(f"top_log_probs and top_token_ids must be [rows, candidates] both, not {shapes}")
+    if child_rows is not None and child_rows.shape != shape:
+        raise ValueError(f"child_rows is {list(child_rows.shape)}; the rows are {list(shape)}")
+    rows, ranks = shape
+    if rows * ranks >= 2**31:
+        raise ValueError(f"{rows} x {ranks} candidates are more than 2^31 - 1")
+    log_probs = _for_kernel(top_log_probs, _FLOATS, "top_log_probs")
+    token_ids = _for_kernel(top_token_ids, _INTEGERS, "top_token_ids")
+    children = None if child_rows is None else _for_kernel(child_rows, _INTEGERS, "child_rows")
     buffer = np.empty(_HEADER + _FIELDS * (budget + 1), dtype=np.int64)
     num_nodes = _kernels.build_tree(
         log_probs.data_ptr(),
-        log_probs.dtype == torch.float64,
+        log_probs.dtype is _DOUBLE,
         token_ids.data_ptr(),
         0 if children is None else children.data_ptr(),
         rows,
@@ -163,35 +173,12 @@ def build_ddtree_tree(
     return DraftTree(buffer, budget, num_nodes)
 
 
-def _checked(
-    log_probs: torch.Tensor, token_ids: torch.Tensor, child_rows: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The three on the host, contiguous, in the kernel's dtypes."""
-    if log_probs.dim() != 2 or log_probs.shape != token_ids.shape:
-        shapes = f"{list(log_probs.shape)} and {list(token_ids.shape)}"
-        raise ValueError(f"top_log_probs and top_token_ids must be [rows, candidates] both, not {shapes}")
-    if child_rows is not None and child_rows.shape != token_ids.shape:
-        raise ValueError(f"child_rows is {list(child_rows.shape)}; the rows are {list(token_ids.shape)}")
-    if log_probs.numel() >= 2**31:
-        raise ValueError(f"{list(log_probs.shape)} candidates are more than 2^31 - 1")
-    if log_probs.dtype not in (torch.float32, torch.float64):
-        if not log_probs.is_floating_point():
-            raise ValueError(f"top_log_probs must be floating point, not {log_probs.dtype}")
-        log_probs = log_probs.float()
-    return (
-        _on_host(log_probs),
-        _on_host(_integers(token_ids, "top_token_ids")),
-        None if child_rows is None else _on_host(_integers(child_rows, "child_rows")),
-    )
-
-
-def _integers(values: torch.Tensor, name: str) -> torch.Tensor:
-    if values.dtype == torch.int64:
-        return values
-    if values.is_floating_point() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be int64, not {values.dtype}")
-    return values.long()
-
-
-def _on_host(values: torch.Tensor) -> torch.Tensor:
+def _for_kernel(values: torch.Tensor, dtypes: tuple[torch.dtype, ...], name: str) -> torch.Tensor:
+    """`values` on the host, contiguous, in one of `dtypes`: the first, unless it has another of them."""
+    dtype = values.dtype
+    if dtype not in dtypes:
+        wanted = dtypes[0]
+        if dtype.is_complex or dtype.is_floating_point != wanted.is_floating_point or dtype is torch.bool:
+            raise ValueError(f"{name} must be {wanted}, not {dtype}")
+        values = values.to(wanted)
     return values if values.is_cpu and values.is_contiguous() else values.cpu().contiguous()

@@ -22,12 +22,16 @@ template <class T>
 int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
                 int ranks, int budget, std::int64_t* buffer) {
     const SerialBlock block;
-    const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 2;  // 4 to 8 buckets for each rank
-    const auto nodes = uninitialised<Candidate>(2 * static_cast<std::int64_t>(budget) + 2 + block.size());
-    const auto heads = uninitialised<std::int32_t>((std::int64_t{1} << bucket_bits) +
-                                                   static_cast<std::int64_t>(rows) * ranks);
-    const TreeScratch scratch = {nodes.get(), nodes.get() + budget + 1, heads.get(),
-                                 heads.get() + (std::int64_t{1} << bucket_bits), bucket_bits};
+    const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 3;  // 8 to 16 buckets for each rank
+    const std::int64_t buckets = std::int64_t{1} << bucket_bits, nodes = static_cast<std::int64_t>(budget) + 1;
+    const std::int64_t slots = nodes + 2 * block.size();
+    const auto candidates = uninitialised<Candidate>(nodes);
+    const auto costs = uninitialised<std::uint64_t>(slots);
+    const auto places = uninitialised<std::int64_t>(slots);
+    const auto numbers = uninitialised<std::int32_t>(nodes + buckets + static_cast<std::int64_t>(rows) * ranks);
+    std::int32_t* const heads = numbers.get() + nodes;
+    const TreeScratch scratch = {candidates.get(), numbers.get(), costs.get(), places.get(),
+                                 RowsScratch{heads, heads + buckets, bucket_bits}};
     const CandidateRows<T> in = {log_probs, token_ids, child_rows, rows, ranks};
     const TreeArrays out = TreeArrays::over(buffer, budget);
     ddtree::build_tree(block, in, budget, scratch, out);

@@ -5,9 +5,8 @@
 
 namespace ddtree::cpu {
 
-// See ddtree/tree.h. `buffer` holds TreeArrays::over(buffer, budget); its header says whether the rows were sound. Returns the
-// number of nodes, -1 if they were not.
-// T is float or double. rows * ranks and budget must be below 2^31.
+// See ddtree/tree.h. `buffer` holds TreeArrays::over(buffer, budget). Returns the number of nodes, or -1 and what is
+// wrong with the rows in the header. T is float or double. rows * ranks and budget must be below 2^31.
 template <class T>
 int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
                 int ranks, int budget, std::int64_t* buffer);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "executor_tests.h"
 #include "harness.h"
 #include "sample_tests.h"
 #include "tree_tests.h"
@@ -18,8 +19,9 @@
 namespace {
 
 std::vector<Test> all_tests() {
-    std::vector<Test> tests = tree_tests();
-    for (const Test& test : sample_tests()) tests.push_back(test);
+    std::vector<Test> tests;
+    for (const auto& some : {executor_tests(), tree_tests(), sample_tests()})
+        tests.insert(tests.end(), some.begin(), some.end());
     return tests;
 }
 
@@ -76,7 +78,7 @@ bool run(const Test& test, const Arguments& arguments) {
 int main(int argc, char** argv) {
     Arguments arguments;
     if (!parse(argc, argv, arguments)) {
-        std::fprintf(stderr, "usage: executors --list | --cases N --seed S [--test NAME] [--skip SITE] [--seconds T]\n");
+        std::fputs("usage: executors --list | --cases N --seed S [--test NAME] [--skip SITE] [--seconds T]\n", stderr);
         return 2;
     }
     alarm(arguments.seconds);

@@ -44,7 +44,8 @@ struct Rows {
 
    private:
     void spoil(Harness& h) {
-        const double bad[] = {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 0.5, -1.0};
+        using Limits = std::numeric_limits<double>;
+        const double bad[] = {Limits::quiet_NaN(), Limits::infinity(), 0.5, -1.0};
         for (int times = h.integer(1, 3); times > 0; --times) {
             const int entry = h.integer(0, rows * ranks - 1);
             if (h.chance(0.5))
@@ -62,15 +63,24 @@ void build(const Block& block, const Rows& rows, int budget, const ddtree::TreeS
 }
 
 struct Scratch {
-    std::vector<ddtree::Candidate> nodes, heaps;
-    std::vector<std::int32_t> heads, links;
+    std::vector<ddtree::Candidate> nodes;
+    std::vector<std::uint64_t> costs;
+    std::vector<std::int64_t> places;
+    std::vector<std::int32_t> next_rows, heads, links;
     int bucket_bits;
 
-    Scratch(Harness& h, const Rows& rows, int budget)
-        : nodes(budget + 1), heaps(budget + 1 + 5), links(rows.rows * rows.ranks), bucket_bits(h.integer(1, 5)) {
+    Scratch(Harness& h, const Rows& rows, int budget, int workers)
+        : nodes(budget + 1),
+          costs(budget + 1 + 2 * workers),
+          places(budget + 1 + 2 * workers),
+          next_rows(budget + 1),
+          links(rows.rows * rows.ranks),
+          bucket_bits(h.integer(1, 5)) {
         heads.resize(std::size_t{1} << bucket_bits);
     }
-    ddtree::TreeScratch view() { return {nodes.data(), heaps.data(), heads.data(), links.data(), bucket_bits}; }
+    ddtree::TreeScratch view() {
+        return {nodes.data(), next_rows.data(), costs.data(), places.data(), {heads.data(), links.data(), bucket_bits}};
+    }
 };
 
 inline void test_build(Harness& h) {
@@ -78,7 +88,7 @@ inline void test_build(Harness& h) {
     const int budget = h.integer(0, 40);
     Words serial(ddtree::TreeArrays::kHeader + ddtree::TreeArrays::kFields * (budget + 1), 0);
     Words threads = serial;
-    Scratch one(h, rows, budget), many(h, rows, budget);
+    Scratch one(h, rows, budget, 1), many(h, rows, budget, 5);
     build(ddtree::SerialBlock{}, rows, budget, one.view(), serial);
     h.on_threads([&](const ThreadsBlock& block) { build(block, rows, budget, many.view(), threads); });
     h.expect(serial == threads, "tree of " + std::to_string(serial[0]) + " nodes");
@@ -87,7 +97,8 @@ inline void test_build(Harness& h) {
 // Parents of a random tree of `nodes` nodes.
 inline Words random_parents(Harness& h, int nodes) {
     Words parents(nodes, -1);
-    for (int node = 1; node < nodes; ++node) parents[node] = h.integer(std::max(0, node - 1 - h.integer(0, 8)), node - 1);
+    for (int node = 1; node < nodes; ++node)
+        parents[node] = h.integer(std::max(0, node - 1 - h.integer(0, 8)), node - 1);
     return parents;
 }
 
@@ -100,7 +111,8 @@ struct Encoded {
     template <class Block>
     void encode(const Block& block, const Words& parents) {
         const int nodes = static_cast<int>(parents.size()), length = static_cast<int>(index.size());
-        ddtree::encode_tree(block, parents.data(), nodes, length, 7, index.data(), next_token.data(), next_sibling.data());
+        ddtree::encode_tree(block, parents.data(), nodes, length, 7, index.data(), next_token.data(),
+                            next_sibling.data());
         ddtree::write_visibility(block, parents.data(), nodes, length, visible.data());
     }
     bool operator==(const Encoded&) const = default;

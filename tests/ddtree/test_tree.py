@@ -299,9 +299,9 @@ def test_other_faults_of_the_call() -> None:
         build_ddtree_tree_from_topk(log_probs, token_ids.t(), 1)
     with pytest.raises(ValueError, match=r"child_rows is \[2\]"):
         build_ddtree_tree(log_probs, token_ids, torch.tensor([0, 0]), 1)
-    with pytest.raises(ValueError, match="must be floating point"):
+    with pytest.raises(ValueError, match=r"top_log_probs must be torch\.float32, not torch\.int64"):
         build_ddtree_tree_from_topk(token_ids, token_ids, 1)
-    with pytest.raises(ValueError, match="top_token_ids must be int64"):
+    with pytest.raises(ValueError, match=r"top_token_ids must be torch\.int64, not torch\.float32"):
         build_ddtree_tree_from_topk(log_probs, log_probs, 1)
     with pytest.raises(ValueError, match="row 0, column 1 belongs to a negative token id"):
         build_ddtree_tree_from_topk(log_probs, torch.tensor([[1, -2]]), 1)

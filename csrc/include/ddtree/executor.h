@@ -21,6 +21,8 @@
 // shown that each is needed.
 #pragma once
 
+#include <cstdint>
+
 #if defined(__CUDACC__)
 #define DDTREE_HD __host__ __device__
 #else
@@ -90,5 +92,12 @@ struct SerialBlock {
         return 0;
     }
 };
+
+// Of numbered work, worker w owns the numbers w, w + size, w + 2 * size, ...
+template <class Block>
+DDTREE_HD bool owns(const Block& block, std::int64_t number) {
+    return static_cast<std::uint32_t>(number) % static_cast<std::uint32_t>(block.size()) ==
+           static_cast<std::uint32_t>(block.rank());
+}
 
 }  // namespace ddtree

@@ -9,17 +9,6 @@
 
 namespace ddtree {
 
-namespace detail {
-
-// Worker w owns the numbers w, w + size, w + 2 * size, ...
-template <class Block>
-DDTREE_HD bool owns(const Block& block, std::int64_t number) {
-    return static_cast<std::uint32_t>(number) % static_cast<std::uint32_t>(block.size()) ==
-           static_cast<std::uint32_t>(block.rank());
-}
-
-}  // namespace detail
-
 // parents[0] == -1 and 0 <= parents[i] < i for i in 1..nodes-1; length >= nodes. Writes `length` entries to each of
 // the three arrays; those from `nodes` on are padding. A worker links the children of the parents that it owns.
 template <class Block>
@@ -33,7 +22,7 @@ DDTREE_HD void encode_tree(const Block& block, const std::int64_t* parents, int 
     }
     for (int node = nodes - 1; node > 0; --node) {
         const std::int64_t parent = parents[node];
-        if (!detail::owns(block, parent)) continue;
+        if (!owns(block, parent)) continue;
         next_sibling[node] = next_token[parent];
         next_token[parent] = node;
     }
@@ -146,7 +135,7 @@ DDTREE_HD std::int64_t check_topology(const Block& block, const std::int64_t* ne
     if (fault != kSoundTopology) return fault;
 
     const auto point = [&](int node, std::int64_t target) {
-        if (target < 0 || !detail::owns(block, target)) return false;
+        if (target < 0 || !owns(block, target)) return false;
         if (pointer_from[target] != target)
             fault = Minimum{}(fault, pack_topology_fault(static_cast<int>(target), TopologyFault::visited_twice));
         pointer_from[target] = node;
@@ -174,8 +163,8 @@ DDTREE_HD std::int64_t check_topology(const Block& block, const std::int64_t* ne
         if (origin[node] != 0 || node == 0) groups[node] = -1;
     }
     block.sync(kSiteSiblingTokens);
-    fault = detail::first_token_twice_in_group(block, groups, tokens, nodes, scratch + 4 * static_cast<std::int64_t>(nodes),
-                                               scratch + 5 * static_cast<std::int64_t>(nodes));
+    std::int32_t* const heads = scratch + 4 * static_cast<std::int64_t>(nodes);
+    fault = detail::first_token_twice_in_group(block, groups, tokens, nodes, heads, heads + nodes);
     return block.reduce(fault, Minimum{}, kSiteSiblingVerdict);
 }
 

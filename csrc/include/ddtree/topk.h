@@ -118,13 +118,15 @@ DDTREE_INLINE float topk_maxima(const float* values, std::int64_t groups, float*
     float flat[kLanes];
     __builtin_memcpy(flat, largest, sizeof flat);
     for (int half = kLanes / 2; half > 0; half /= 2)
-        for (int lane = 0; lane < half; ++lane) flat[lane] = flat[lane] > flat[lane + half] ? flat[lane] : flat[lane + half];
+        for (int lane = 0; lane < half; ++lane)
+            flat[lane] = flat[lane] > flat[lane + half] ? flat[lane] : flat[lane + half];
     return flat[0];
 }
 
 // The mass of a chunk: exp((x - maximum) / temperature), summed. Meanwhile the chunk at `next` is fetched.
 template <int W, class T>
-DDTREE_INLINE float topk_mass(const float* values, std::int64_t groups, float maximum, float temperature, const T* next) {
+DDTREE_INLINE float topk_mass(const float* values, std::int64_t groups, float maximum, float temperature,
+                              const T* next) {
     using Lanes = CpuLanes<W>;
     using Float = typename Lanes::Float;
     using Int = typename Lanes::Int;
@@ -199,7 +201,8 @@ DDTREE_INLINE TopkRow topk_row(const T* row, std::int64_t size, std::int64_t k, 
         const std::int64_t groups = padded(length) / kLanes;
         const float maximum = detail::topk_maxima<W>(values, groups, maxima + first / kCellHeight, finite);
         if (maximum > result.maximum) {
-            if (result.mass > 0.0) result.mass *= std::exp((static_cast<double>(result.maximum) - maximum) / temperature);
+            const double lower = static_cast<double>(result.maximum) - maximum;
+            if (result.mass > 0.0) result.mass *= std::exp(lower / temperature);
             result.maximum = maximum;
         }
         if (result.maximum > -kInfinity)

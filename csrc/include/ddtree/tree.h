@@ -1,9 +1,7 @@
 // The best-first draft tree over candidate rows (DDTree, arXiv 2604.12989), on a block executor.
 //
-// A row holds the likeliest tokens of one position, in descending log-probability; entry = row * ranks + rank
-// names one of them, and child_rows[entry] the row its own children are taken from. A node's log-weight is its
-// parent's plus its own log-probability, in float64. The node with the highest log-weight comes next; among
-// equal ones that with the lexicographically smaller path of ranks.
+// A node's log-weight is its parent's plus its own log-probability, in float64. The node with the highest
+// log-weight comes next; among equal ones that with the lexicographically smaller path of ranks.
 //
 // Every node (and the root) offers its best child that is not in the tree yet. Since neither a child nor a
 // later sibling can come before its parent or its earlier sibling, the best of these offers is the best of all
@@ -12,54 +10,31 @@
 // have short ones.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 
 #include "ddtree/executor.h"
+#include "ddtree/rows.h"
 
 namespace ddtree {
 
-enum class RowsFault : std::int64_t {
-    none = 0,
-    not_a_number = 1,
-    plus_infinity = 2,
-    above_zero = 3,
-    not_descending = 4,
-    negative_token = 5,
-    token_twice = 6,
-    bad_child_row = 7,
-};
-
-// Above this a log-probability is a fault; from 0 up to this it is rounding and counts as 0.
-inline constexpr double kLogProbSlack = 1e-6;
-
-template <class T>
-struct CandidateRows {
-    const T* log_probs;              // [rows, ranks], natural log, each row descending
-    const std::int64_t* token_ids;   // [rows, ranks]
-    const std::int64_t* child_rows;  // [rows, ranks], -1: no children; null: row r's children stand in row r + 1
-    int rows;
-    int ranks;
-
-    DDTREE_HD int child_row(int entry) const {
-        if (child_rows != nullptr) return static_cast<int>(child_rows[entry]);
-        const int row = entry / ranks + 1;
-        return row < rows ? row : -1;
-    }
-    DDTREE_HD double log_prob(int entry) const {
-        const double value = static_cast<double>(log_probs[entry]);
-        return value < 0.0 ? value : 0.0;
-    }
-};
-
-// A child on offer, and, once it is taken, a node.
+// A child on offer, and, once it is taken, a node. Its cost, minus the log-weight, is never negative, so the bits
+// of costs compare as the costs do. Parent and entry share a word.
 struct Candidate {
-    double log_weight;
-    std::int32_t parent;  // -1: no candidate at all
-    std::int32_t entry;
-};
+    std::uint64_t cost;
+    std::int64_t place;
 
-inline constexpr Candidate kNoCandidate = {-std::numeric_limits<double>::infinity(), -1, -1};
+    // No candidate: comes after all others.
+    DDTREE_HD static Candidate none() { return {~std::uint64_t{0}, -1}; }
+    DDTREE_HD static Candidate of(double cost, int parent, int entry) {
+        return {std::bit_cast<std::uint64_t>(cost), static_cast<std::int64_t>(parent) << 32 | entry};
+    }
+    DDTREE_HD double log_weight() const { return 0.0 - std::bit_cast<double>(cost); }
+    DDTREE_HD int parent() const { return static_cast<int>(place >> 32); }
+    DDTREE_HD int entry() const { return static_cast<int>(place); }
+    DDTREE_HD bool exists() const { return place >= 0; }
+};
 
 // Node i stands at index i, the root at 0; entries past num_nodes are padding. All lie in one buffer.
 struct TreeArrays {
@@ -74,7 +49,9 @@ struct TreeArrays {
     std::int64_t* rows;
     double* log_weights;
 
-    DDTREE_HD static std::int64_t words(int budget) { return kHeader + kFields * (static_cast<std::int64_t>(budget) + 1); }
+    DDTREE_HD static std::int64_t words(int budget) {
+        return kHeader + kFields * (static_cast<std::int64_t>(budget) + 1);
+    }
 
     // In a buffer of that many words.
     DDTREE_HD static TreeArrays over(std::int64_t* buffer, int budget) {
@@ -92,214 +69,149 @@ struct TreeArrays {
 
 // Memory the workers share; its contents need not be initialised.
 struct TreeScratch {
-    Candidate* nodes;     // [budget + 1]
-    Candidate* heaps;     // [budget + 1 + size]
-    std::int32_t* heads;  // [buckets]
-    std::int32_t* links;  // [rows * ranks]
-    int bucket_bits;      // 2^bucket_bits buckets, at least `ranks` of them is fast
+    Candidate* nodes;           // [budget + 1]
+    std::int32_t* next_rows;    // [budget + 1], the row of a node's children, -1: none
+    std::uint64_t* heap_costs;  // [budget + 1 + 2 * size]
+    std::int64_t* heap_places;  // [budget + 1 + 2 * size]
+    RowsScratch rows;
 };
-
-// ---- are the rows what they should be ----
-
-// A fault and its place as one number: the smallest is the first in reading order.
-inline constexpr std::int64_t kNoFault = std::numeric_limits<std::int64_t>::max();
-
-DDTREE_HD inline std::int64_t pack_fault(int entry, RowsFault fault) {
-    return static_cast<std::int64_t>(entry) * 8 + static_cast<std::int64_t>(fault);
-}
-
-template <class T>
-DDTREE_HD RowsFault entry_fault(const CandidateRows<T>& in, int entry) {
-    const T value = in.log_probs[entry];
-    if (value != value) return RowsFault::not_a_number;
-    if (value == std::numeric_limits<T>::infinity()) return RowsFault::plus_infinity;
-    if (value > static_cast<T>(kLogProbSlack)) return RowsFault::above_zero;
-    if (entry % in.ranks != 0 && in.log_prob(entry) > in.log_prob(entry - 1)) return RowsFault::not_descending;
-    if (in.token_ids[entry] < 0 && value != -std::numeric_limits<T>::infinity()) return RowsFault::negative_token;
-    if (in.child_rows != nullptr && (in.child_rows[entry] < -1 || in.child_rows[entry] >= in.rows))
-        return RowsFault::bad_child_row;
-    return RowsFault::none;
-}
-
-// Whether any of this worker's entries may be at fault: a branch-free look in loops that vectorise.
-template <class Block, class T>
-DDTREE_HD bool any_suspect(const Block& block, const CandidateRows<T>& in) {
-    const int entries = in.rows * in.ranks;
-    int sound = 1;
-    for (int entry = block.rank(); entry < entries; entry += block.size())
-        sound &= in.log_probs[entry] <= static_cast<T>(kLogProbSlack);
-    for (int row = 0; row < in.rows; ++row) {
-        const T* values = in.log_probs + static_cast<std::int64_t>(row) * in.ranks;
-        for (int rank = block.rank(); rank < in.ranks - 1; rank += block.size()) sound &= values[rank + 1] <= values[rank];
-    }
-    std::uint64_t signs = 0;  // the highest bit: something was negative
-    for (int entry = block.rank(); entry < entries; entry += block.size())
-        signs |= static_cast<std::uint64_t>(in.token_ids[entry]);
-    if (in.child_rows != nullptr) {
-        const auto last = static_cast<std::uint64_t>(in.rows - 1);
-        for (int entry = block.rank(); entry < entries; entry += block.size()) {
-            const auto row = static_cast<std::uint64_t>(in.child_rows[entry]);
-            signs |= (row + 1) | (last - row);
-        }
-    }
-    return sound == 0 || signs >> 63 != 0;
-}
-
-template <class Block, class T>
-DDTREE_HD std::int64_t first_entry_fault(const Block& block, const CandidateRows<T>& in) {
-    if (!any_suspect(block, in)) return kNoFault;
-    for (int entry = 0; entry < in.rows * in.ranks; ++entry) {  // others may look as well: they find the same
-        const RowsFault fault = entry_fault(in, entry);
-        if (fault != RowsFault::none) return pack_fault(entry, fault);
-    }
-    return kNoFault;
-}
-
-// The first token that stands twice in its row, among those whose bucket is this worker's. heads[b] is the
-// last entry + 1 that fell into bucket b; entries of earlier rows are told by their number, so that nothing
-// is cleared between rows. Entries of probability 0 are no candidates and do not count.
-template <class Block, class T>
-DDTREE_HD std::int64_t first_token_twice(const Block& block, const CandidateRows<T>& in, const TreeScratch& scratch) {
-    for (int bucket = block.rank(); bucket < (1 << scratch.bucket_bits); bucket += block.size())
-        scratch.heads[bucket] = 0;
-    for (int row = 0; row < in.rows; ++row) {
-        const int first = row * in.ranks;
-        int end = first + in.ranks;
-        while (end > first && in.log_probs[end - 1] == -std::numeric_limits<T>::infinity()) --end;
-        for (int entry = first; entry < end; ++entry) {
-            const std::int64_t token = in.token_ids[entry];
-            const auto mixed = static_cast<std::uint64_t>(token) * 0x9E3779B97F4A7C15u;
-            const auto bucket = static_cast<std::uint32_t>(mixed >> (64 - scratch.bucket_bits));
-            if (bucket % static_cast<std::uint32_t>(block.size()) != static_cast<std::uint32_t>(block.rank())) continue;
-            for (int seen = scratch.heads[bucket]; seen > first; seen = scratch.links[seen - 1]) {
-                if (in.token_ids[seen - 1] == token) return pack_fault(entry, RowsFault::token_twice);
-            }
-            scratch.links[entry] = scratch.heads[bucket];
-            scratch.heads[bucket] = entry + 1;
-        }
-    }
-    return kNoFault;
-}
 
 // ---- which of two candidates comes first ----
 
 // Of two paths that differ, whether a's ranks are lexicographically smaller. Neither may be a prefix of the
 // other. Ancestors have smaller numbers, so climbing from the larger number meets at the fork.
-DDTREE_HD inline bool path_before(const Candidate& a, const Candidate& b, const Candidate* nodes) {
-    int from_a = a.parent, from_b = b.parent;
-    int entry_a = a.entry, entry_b = b.entry;
-    while (from_a != from_b) {
-        if (from_a > from_b) {
-            entry_a = nodes[from_a].entry;
-            from_a = nodes[from_a].parent;
-        } else {
-            entry_b = nodes[from_b].entry;
-            from_b = nodes[from_b].parent;
-        }
+DDTREE_HD inline bool path_before(std::int64_t a, std::int64_t b, const Candidate* nodes) {
+    const auto parent = [](std::int64_t place) { return static_cast<int>(place >> 32); };
+    while (parent(a) != parent(b)) {
+        if (parent(a) > parent(b))
+            a = nodes[parent(a)].place;
+        else
+            b = nodes[parent(b)].place;
     }
-    return entry_a < entry_b;  // siblings: entries of one row
+    return a < b;  // siblings: entries of one row
 }
 
 struct ComesFirst {
     const Candidate* nodes;
 
     DDTREE_HD bool before(const Candidate& a, const Candidate& b) const {
-        if (a.log_weight != b.log_weight) return a.log_weight > b.log_weight;
-        return path_before(a, b, nodes);
+        if (a.cost == b.cost) [[unlikely]]
+            return path_before(a.place, b.place, nodes);
+        return a.cost < b.cost;
     }
     // As a reduction.
     DDTREE_HD Candidate operator()(const Candidate& a, const Candidate& b) const {
-        if (a.parent < 0) return b;
-        if (b.parent < 0) return a;
+        if (!a.exists()) return b;
+        if (!b.exists()) return a;
         return before(b, a) ? b : a;
     }
 };
 
-// A worker's offers, the first on top.
+// A worker's offers as a binary heap, the first on top. What stands behind the last is none, so that both
+// children of a slot may be compared even if there is only one.
 class Frontier {
    public:
-    DDTREE_HD Frontier(Candidate* slots, ComesFirst order) : slots_(slots), order_(order) {}
+    DDTREE_HD Frontier(std::uint64_t* costs, std::int64_t* places, ComesFirst order)
+        : costs_(costs), places_(places), order_(order) {
+        set(0, Candidate::none());
+    }
 
-    DDTREE_HD Candidate top() const { return count_ > 0 ? slots_[0] : kNoCandidate; }
+    DDTREE_HD Candidate top() const { return at(0); }
 
     DDTREE_HD void push(const Candidate& offer) {
         int hole = count_++;
-        while (hole > 0 && order_.before(offer, slots_[(hole - 1) / 2])) {
-            slots_[hole] = slots_[(hole - 1) / 2];
-            hole = (hole - 1) / 2;
+        for (; hole > 0; hole = (hole - 1) / 2) {
+            const Candidate above = at((hole - 1) / 2);
+            if (!order_.before(offer, above)) break;
+            set(hole, above);
         }
-        slots_[hole] = offer;
+        set(hole, offer);
+        set(count_, Candidate::none());
     }
 
     DDTREE_HD void replace_top(const Candidate& offer) {
         int hole = 0;
         for (int child = 1; child < count_; child = 2 * hole + 1) {
-            if (child + 1 < count_ && order_.before(slots_[child + 1], slots_[child])) ++child;
-            if (!order_.before(slots_[child], offer)) break;
-            slots_[hole] = slots_[child];
+            child += order_.before(at(child + 1), at(child));
+            if (!order_.before(at(child), offer)) break;
+            set(hole, at(child));
             hole = child;
         }
-        slots_[hole] = offer;
+        set(hole, offer);
     }
 
     DDTREE_HD void pop() {
-        const Candidate last = slots_[--count_];
+        const Candidate last = at(--count_);
+        set(count_, Candidate::none());
         if (count_ > 0) replace_top(last);
     }
 
    private:
-    Candidate* slots_;
+    DDTREE_HD Candidate at(int slot) const { return {costs_[slot], places_[slot]}; }
+    DDTREE_HD void set(int slot, const Candidate& candidate) {
+        costs_[slot] = candidate.cost;
+        places_[slot] = candidate.place;
+    }
+
+    std::uint64_t* costs_;
+    std::int64_t* places_;
     ComesFirst order_;
     int count_ = 0;
 };
 
 // ---- the build ----
 
-// The candidate of `entry` under `parent`, if its log-weight is above -inf.
+// The candidate `entry` under `parent`, if its log-weight is above -inf.
 template <class T>
-DDTREE_HD Candidate offer(const CandidateRows<T>& in, int parent, double parent_log_weight, int entry) {
-    const double log_weight = parent_log_weight + in.log_prob(entry);
-    if (log_weight == -std::numeric_limits<double>::infinity()) return kNoCandidate;
-    return {log_weight, parent, entry};
+DDTREE_HD Candidate offer(const CandidateRows<T> in, int parent, double parent_cost, int entry) {
+    const double cost = parent_cost - in.log_prob(entry);
+    if (cost == std::numeric_limits<double>::infinity()) return Candidate::none();
+    return Candidate::of(cost, parent, entry);
 }
 
-// Takes up to `budget` nodes into scratch.nodes and out.depths; returns their number, to every worker.
+// Takes up to `budget` nodes into scratch.nodes, out.depths, out.rows and out.ranks; returns their number, to every
+// worker. What is written of a node comes from the worker that owns its number.
 template <class Block, class T>
-DDTREE_HD int take_best(const Block& block, const CandidateRows<T>& in, int budget, const TreeScratch& scratch,
-                        std::int64_t* depths) {
-    const auto is_mine = [&block](int node) {
-        return static_cast<unsigned>(node) % static_cast<unsigned>(block.size()) == static_cast<unsigned>(block.rank());
-    };
-    Candidate* nodes = scratch.nodes;
-    const int heap_length = (budget + block.size()) / block.size();  // ceil((budget + 1) / size)
-    Frontier frontier(scratch.heaps + static_cast<std::int64_t>(block.rank()) * heap_length, ComesFirst{nodes});
-    if (is_mine(0)) {
-        nodes[0] = {0.0, -1, -1};
-        depths[0] = 0;
-        const Candidate first = in.rows > 0 && in.ranks > 0 ? offer(in, 0, 0.0, 0) : kNoCandidate;
-        if (first.parent >= 0) frontier.push(first);
+DDTREE_HD int take_best(const Block& block, const CandidateRows<T> in, int budget, const TreeScratch scratch,
+                        const TreeArrays out) {
+    Candidate* const nodes = scratch.nodes;
+    std::int32_t* const next_rows = scratch.next_rows;
+    const int heap_length = (budget + block.size()) / block.size() + 1;  // ceil((budget + 1) / size), and the end
+    const std::int64_t heap = static_cast<std::int64_t>(block.rank()) * heap_length;
+    Frontier frontier(scratch.heap_costs + heap, scratch.heap_places + heap, ComesFirst{nodes});
+    if (owns(block, 0)) {
+        nodes[0] = {0, -1};
+        out.depths[0] = 0;
+        next_rows[0] = 0;
+        const Candidate first = in.rows > 0 && in.ranks > 0 ? offer(in, 0, 0.0, 0) : Candidate::none();
+        if (first.exists()) frontier.push(first);
     }
     int count = 0;
     while (count < budget) {
         const Candidate best = block.reduce(frontier.top(), ComesFirst{nodes}, kSiteTreePick);
-        if (best.parent < 0) break;
+        if (!best.exists()) break;
         ++count;
-        if (is_mine(best.parent)) {
-            Candidate sibling = kNoCandidate;
-            if ((best.entry + 1) % in.ranks != 0)
-                sibling = offer(in, best.parent, nodes[best.parent].log_weight, best.entry + 1);
-            if (sibling.parent >= 0)
+        const int parent = best.parent(), entry = best.entry();
+        const int row = next_rows[parent];
+        const int rank = entry - row * in.ranks;
+        if (owns(block, parent)) {
+            Candidate sibling = Candidate::none();
+            if (rank + 1 < in.ranks) sibling = offer(in, parent, std::bit_cast<double>(nodes[parent].cost), entry + 1);
+            if (sibling.exists())
                 frontier.replace_top(sibling);
             else
                 frontier.pop();
         }
-        if (is_mine(count)) {
+        if (owns(block, count)) {
             nodes[count] = best;
-            depths[count] = depths[best.parent] + 1;
-            const int row = in.child_row(best.entry);
-            const Candidate child =
-                row >= 0 ? offer(in, count, best.log_weight, row * in.ranks) : kNoCandidate;
-            if (child.parent >= 0) frontier.push(child);
+            next_rows[count] = in.next_row(row, entry);
+            out.depths[count] = out.depths[parent] + 1;
+            out.rows[count] = row;
+            out.ranks[count] = rank;
+            const int first = next_rows[count] * in.ranks;
+            Candidate child = Candidate::none();
+            if (first >= 0) child = offer(in, count, std::bit_cast<double>(best.cost), first);
+            if (child.exists()) frontier.push(child);
         }
     }
     return count;
@@ -310,8 +222,7 @@ DDTREE_HD int take_best(const Block& block, const CandidateRows<T>& in, int budg
 template <class Block, class T>
 DDTREE_HD void build_tree(const Block& block, const CandidateRows<T>& in, int budget, const TreeScratch& scratch,
                           const TreeArrays& out) {
-    const std::int64_t mine = Minimum{}(first_entry_fault(block, in), first_token_twice(block, in, scratch));
-    const std::int64_t fault = block.reduce(mine, Minimum{}, kSiteRowsChecked);
+    const std::int64_t fault = first_rows_fault(block, in, scratch.rows);
     if (fault != kNoFault) {
         if (block.rank() != 0) return;
         out.header[0] = 0;
@@ -320,16 +231,20 @@ DDTREE_HD void build_tree(const Block& block, const CandidateRows<T>& in, int bu
         out.header[3] = fault / 8 % in.ranks;
         return;
     }
-    const int count = take_best(block, in, budget, scratch, out.depths);
+    const int count = take_best(block, in, budget, scratch, out);
+    for (int node = block.rank(); node <= count; node += block.size()) {
+        const Candidate& taken = scratch.nodes[node];
+        out.token_ids[node] = node > 0 ? in.token_ids[taken.entry()] : 0;
+        out.parents[node] = taken.parent();
+        out.log_weights[node] = taken.log_weight();
+    }
     for (int node = block.rank(); node <= budget; node += block.size()) {
-        const bool taken = node > 0 && node <= count;
-        const Candidate& from = scratch.nodes[node];
-        out.token_ids[node] = taken ? in.token_ids[from.entry] : 0;
-        out.parents[node] = taken ? from.parent : -1;
-        out.ranks[node] = taken ? from.entry % in.ranks : -1;
-        out.rows[node] = taken ? from.entry / in.ranks : -1;
-        out.log_weights[node] = taken ? from.log_weight : 0.0;
-        if (node > count) out.depths[node] = 0;
+        if (node != 0 && node <= count) continue;
+        out.ranks[node] = out.rows[node] = -1;
+        if (node == 0) continue;
+        out.token_ids[node] = out.depths[node] = 0;
+        out.parents[node] = -1;
+        out.log_weights[node] = 0.0;
     }
     if (block.rank() == 0) {
         out.header[0] = count;
