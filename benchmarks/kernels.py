@@ -88,7 +88,7 @@ def kernels(top_log_probs: torch.Tensor, top_token_ids: torch.Tensor, budget: in
 
 
 def over(drafts: list[Arrays], call: Callable[..., Any], budget: int) -> Callable[[], None]:
-    """One call for each draft: one alone is too short to be timed, the same again would be learnt by heart."""
+    """One call a draft: a single one is too short to be timed, the same again would be learnt by heart."""
 
     def calls() -> None:
         for top_log_probs, top_token_ids in drafts:
