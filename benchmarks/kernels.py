@@ -40,7 +40,8 @@ def python_heap(top_log_probs: torch.Tensor, top_token_ids: torch.Tensor, budget
     tokens: list[int] = []
     depths: list[int] = []
     log_weights: list[float] = [0.0]
-    parents, children = [-1], [[]]
+    parents: list[int] = [-1]
+    children: list[dict[int, int]] = [{}]  # of each node: token -> node
     while heap and len(tokens) < budget:
         minus_log_weight, ranks, parent = heapq.heappop(heap)
         depth, rank, node = len(ranks), ranks[-1], len(tokens) + 1
@@ -48,8 +49,8 @@ def python_heap(top_log_probs: torch.Tensor, top_token_ids: torch.Tensor, budget
         depths.append(depth)
         log_weights.append(-minus_log_weight)
         parents.append(parent)
-        children[parent].append(node)
-        children.append([])
+        children[parent][tokens[-1]] = node
+        children.append({})
         if rank + 1 < len(log_probs[depth - 1]):
             sibling = log_weights[parent] + log_probs[depth - 1][rank + 1]
             heapq.heappush(heap, (-sibling, (*ranks[:-1], rank + 1), parent))
@@ -57,7 +58,8 @@ def python_heap(top_log_probs: torch.Tensor, top_token_ids: torch.Tensor, budget
             child = log_weights[node] + log_probs[depth][0]
             heapq.heappush(heap, (-child, (*ranks, 0), node))
     next_token, next_sibling = [-1] * len(parents), [-1] * len(parents)
-    for node, siblings in enumerate(children):
+    for node, by_token in enumerate(children):
+        siblings = list(by_token.values())
         if siblings:
             next_token[node] = siblings[0]
         for one, following in pairwise(siblings):

@@ -44,10 +44,10 @@ class Words {
     Py_buffer buffer_;
 };
 
-// The number of nodes, -1 if the rows are at fault.
-int build_tree(std::uintptr_t log_probs, bool is_double, std::uintptr_t token_ids, std::uintptr_t child_rows,
+// The number of nodes, or minus (8 * entry + RowsFault).
+std::int64_t build_tree(std::uintptr_t log_probs, bool is_double, std::uintptr_t token_ids, std::uintptr_t child_rows,
                 int rows, int ranks, int budget, nb::handle buffer) {
-    const Words words(buffer, ddtree::TreeArrays::words(budget));
+    const Words words(buffer, ddtree::TreeArrays::kFields * (static_cast<std::int64_t>(budget) + 1));
     const auto* ids = read<std::int64_t>(token_ids);
     const auto* children = read<std::int64_t>(child_rows);
     return is_double ? ddtree::cpu::build_tree(read<double>(log_probs), ids, children, rows, ranks, budget, words.get())

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ddtree import _kernels
 
-_HEADER = 4  # words before the fields in a tree's buffer: num_nodes, fault, row, column
-_FIELDS = 6  # token_ids, depths, parents, ranks, rows, log_weights
+_FIELDS = 6  # rows of a tree's buffer: token_ids, depths, parents, ranks, rows, log_weights
 _LARGEST_BUDGET = 2**20
 
 _DOUBLE = torch.float64
@@ -41,8 +40,7 @@ class _Field:
         self.name = name
 
     def __get__(self, tree: DraftTree, owner: type) -> torch.Tensor:
-        root = _HEADER + self.index * (tree.budget + 1)
-        words = tree.buffer[root + self.first : root + tree.num_nodes + 1]
+        words = tree.buffer[self.index, self.first : tree.num_nodes + 1]
         if self.dtype is not np.int64:
             words = words.view(self.dtype)
         view = tree.__dict__[self.name] = torch.from_numpy(words)
@@ -57,7 +55,7 @@ class DraftTree:
     first nodes of this one. Its fields share one buffer.
     """
 
-    buffer: NDArray[np.int64]  # [4 + 6 * (budget + 1)]: header, then a field after the other
+    buffer: NDArray[np.int64]  # [6, budget + 1]
     budget: int
     num_nodes: int  # N <= budget
 
@@ -105,8 +103,7 @@ class DraftTree:
             children[parent] += 1
         zeros = [0] * (nodes + 1)
         fields = [[0, *token_ids], depths, list(parents), ranks, [-1] * (nodes + 1), zeros]
-        words = [nodes, 0, -1, -1, *(word for field in fields for word in field)]
-        return DraftTree(np.array(words, dtype=np.int64), nodes, nodes)
+        return DraftTree(np.array(fields, dtype=np.int64), nodes, nodes)
 
 
 def build_ddtree_tree_from_topk(
@@ -155,7 +152,7 @@ def build_ddtree_tree(
     log_probs = _for_kernel(top_log_probs, _FLOATS, "top_log_probs")
     token_ids = _for_kernel(top_token_ids, _INTEGERS, "top_token_ids")
     children = None if child_rows is None else _for_kernel(child_rows, _INTEGERS, "child_rows")
-    buffer = np.empty(_HEADER + _FIELDS * (budget + 1), dtype=np.int64)
+    buffer = np.empty((_FIELDS, budget + 1), dtype=np.int64)
     num_nodes = _kernels.build_tree(
         log_probs.data_ptr(),
         log_probs.dtype is _DOUBLE,
@@ -167,7 +164,8 @@ def build_ddtree_tree(
         buffer,
     )
     if num_nodes < 0:
-        _, fault, row, column = (int(word) for word in buffer[:_HEADER])
+        entry, fault = divmod(-num_nodes, 8)
+        row, column = divmod(entry, ranks)
         value = log_probs[row, column].item()
         raise ValueError(f"candidate ({value:g}) at row {row}, column {column} {_ROW_FAULTS[fault]}")
     return DraftTree(buffer, budget, num_nodes)

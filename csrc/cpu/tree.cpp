@@ -19,8 +19,8 @@ std::unique_ptr<T[]> uninitialised(std::int64_t count) {
 }  // namespace
 
 template <class T>
-int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
-                int ranks, int budget, std::int64_t* buffer) {
+std::int64_t build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
+                        int ranks, int budget, std::int64_t* buffer) {
     const SerialBlock block;
     const int bucket_bits = std::bit_width(static_cast<unsigned>(ranks)) + 3;  // 8 to 16 buckets for each rank
     const std::int64_t buckets = std::int64_t{1} << bucket_bits, nodes = static_cast<std::int64_t>(budget) + 1;
@@ -32,14 +32,14 @@ int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int
     std::int32_t* const heads = numbers.get() + nodes;
     const TreeScratch scratch = {candidates.get(), numbers.get(), costs.get(), places.get(),
                                  RowsScratch{heads, heads + buckets, bucket_bits}};
-    const CandidateRows<T> in = {log_probs, token_ids, child_rows, rows, ranks};
-    const TreeArrays out = TreeArrays::over(buffer, budget);
-    ddtree::build_tree(block, in, budget, scratch, out);
-    return out.header[1] == static_cast<std::int64_t>(RowsFault::none) ? static_cast<int>(out.header[0]) : -1;
+    std::int64_t status[2];
+    ddtree::build_tree(block, CandidateRows<T>{log_probs, token_ids, child_rows, rows, ranks}, budget, scratch,
+                       TreeArrays::over(buffer, budget, status));
+    return status[1] == 0 ? status[0] : -status[1];
 }
 
-template int build_tree(const float*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
-template int build_tree(const double*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
+template std::int64_t build_tree(const float*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
+template std::int64_t build_tree(const double*, const std::int64_t*, const std::int64_t*, int, int, int, std::int64_t*);
 
 int encode_tree(const std::int64_t* parents, int nodes, int length, std::int64_t batch_offset, std::int64_t* arrays) {
     const int bad = first_bad_parent(parents, nodes);

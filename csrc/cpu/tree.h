@@ -5,11 +5,11 @@
 
 namespace ddtree::cpu {
 
-// See ddtree/tree.h. `buffer` holds TreeArrays::over(buffer, budget). Returns the number of nodes, or -1 and what is
-// wrong with the rows in the header. T is float or double. rows * ranks and budget must be below 2^31.
+// See ddtree/tree.h. `buffer` holds TreeArrays::over(buffer, budget, ...). Returns the number of nodes, or minus the
+// packed fault of the rows. T is float or double. rows * ranks and budget must be below 2^31.
 template <class T>
-int build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
-                int ranks, int budget, std::int64_t* buffer);
+std::int64_t build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
+                        int ranks, int budget, std::int64_t* buffer);
 
 // See ddtree/retrieve.h. Writes retrieve_index, next_token and next_sibling, `length` each, one after the other,
 // and returns -1; or writes nothing and returns the first node whose parent is not an earlier node.

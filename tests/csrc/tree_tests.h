@@ -57,11 +57,6 @@ struct Rows {
     }
 };
 
-template <class Block>
-void build(const Block& block, const Rows& rows, int budget, const ddtree::TreeScratch& scratch, Words& buffer) {
-    ddtree::build_tree(block, rows.view(), budget, scratch, ddtree::TreeArrays::over(buffer.data(), budget));
-}
-
 struct Scratch {
     std::vector<ddtree::Candidate> nodes;
     std::vector<std::uint64_t> costs;
@@ -83,15 +78,28 @@ struct Scratch {
     }
 };
 
+// Status, then the arrays.
+struct Built {
+    Words status, fields;
+
+    explicit Built(int budget) : status(2), fields(ddtree::TreeArrays::kFields * (budget + 1)) {}
+
+    template <class Block>
+    void build(const Block& block, const Rows& rows, int budget, const ddtree::TreeScratch& scratch) {
+        const auto out = ddtree::TreeArrays::over(fields.data(), budget, status.data());
+        ddtree::build_tree(block, rows.view(), budget, scratch, out);
+    }
+    bool operator==(const Built&) const = default;
+};
+
 inline void test_build(Harness& h) {
     const Rows rows(h);
     const int budget = h.integer(0, 40);
-    Words serial(ddtree::TreeArrays::kHeader + ddtree::TreeArrays::kFields * (budget + 1), 0);
-    Words threads = serial;
+    Built serial(budget), threads(budget);
     Scratch one(h, rows, budget, 1), many(h, rows, budget, 5);
-    build(ddtree::SerialBlock{}, rows, budget, one.view(), serial);
-    h.on_threads([&](const ThreadsBlock& block) { build(block, rows, budget, many.view(), threads); });
-    h.expect(serial == threads, "tree of " + std::to_string(serial[0]) + " nodes");
+    serial.build(ddtree::SerialBlock{}, rows, budget, one.view());
+    h.on_threads([&](const ThreadsBlock& block) { threads.build(block, rows, budget, many.view()); });
+    h.expect(serial == threads, "tree of " + std::to_string(serial.status[0]) + " nodes");
 }
 
 // Parents of a random tree of `nodes` nodes.

@@ -36,12 +36,11 @@ struct Candidate {
     DDTREE_HD bool exists() const { return place >= 0; }
 };
 
-// Node i stands at index i, the root at 0; entries past num_nodes are padding. All lie in one buffer.
+// Node i stands at index i, the root at 0; entries past num_nodes are padding.
 struct TreeArrays {
-    static constexpr int kHeader = 4;
     static constexpr int kFields = 6;
 
-    std::int64_t* header;  // num_nodes, RowsFault, and where: row, column
+    std::int64_t* status;  // [2]: num_nodes, and 0 or the rows' fault, packed
     std::int64_t* token_ids;
     std::int64_t* depths;
     std::int64_t* parents;
@@ -49,21 +48,16 @@ struct TreeArrays {
     std::int64_t* rows;
     double* log_weights;
 
-    DDTREE_HD static std::int64_t words(int budget) {
-        return kHeader + kFields * (static_cast<std::int64_t>(budget) + 1);
-    }
-
-    // In a buffer of that many words.
-    DDTREE_HD static TreeArrays over(std::int64_t* buffer, int budget) {
-        std::int64_t* fields = buffer + kHeader;
+    // In a buffer of kFields * (budget + 1) words.
+    DDTREE_HD static TreeArrays over(std::int64_t* buffer, int budget, std::int64_t* status) {
         const std::int64_t length = static_cast<std::int64_t>(budget) + 1;
-        return {buffer,
-                fields,
-                fields + length,
-                fields + 2 * length,
-                fields + 3 * length,
-                fields + 4 * length,
-                reinterpret_cast<double*>(fields + 5 * length)};
+        return {status,
+                buffer,
+                buffer + length,
+                buffer + 2 * length,
+                buffer + 3 * length,
+                buffer + 4 * length,
+                reinterpret_cast<double*>(buffer + 5 * length)};
     }
 };
 
@@ -217,39 +211,35 @@ DDTREE_HD int take_best(const Block& block, const CandidateRows<T> in, int budge
     return count;
 }
 
-// Builds the tree of at most `budget` nodes into `out`, or writes what is wrong with the rows to its header.
-// Entries past num_nodes are 0, in parents, ranks and rows -1.
+// Builds the tree of at most `budget` nodes into `out`; or, if something is wrong with the rows, writes the status
+// alone. Entries past num_nodes are 0, in parents, ranks and rows -1.
 template <class Block, class T>
 DDTREE_HD void build_tree(const Block& block, const CandidateRows<T>& in, int budget, const TreeScratch& scratch,
                           const TreeArrays& out) {
     const std::int64_t fault = first_rows_fault(block, in, scratch.rows);
-    if (fault != kNoFault) {
-        if (block.rank() != 0) return;
-        out.header[0] = 0;
-        out.header[1] = fault % 8;
-        out.header[2] = fault / 8 / in.ranks;
-        out.header[3] = fault / 8 % in.ranks;
-        return;
+    const bool sound = fault == kNoFault;
+    const int count = sound ? take_best(block, in, budget, scratch, out) : 0;
+    if (block.rank() == 0) {
+        out.status[0] = count;
+        out.status[1] = sound ? 0 : fault;
     }
-    const int count = take_best(block, in, budget, scratch, out);
-    for (int node = block.rank(); node <= count; node += block.size()) {
+    if (!sound) return;
+    if (owns(block, 0)) {
+        out.token_ids[0] = 0;
+        out.parents[0] = out.ranks[0] = out.rows[0] = -1;
+        out.log_weights[0] = 0.0;
+    }
+    const int first = block.rank() > 0 ? block.rank() : block.size();
+    for (int node = first; node <= count; node += block.size()) {  // a worker's own: it wrote scratch.nodes[node]
         const Candidate& taken = scratch.nodes[node];
-        out.token_ids[node] = node > 0 ? in.token_ids[taken.entry()] : 0;
+        out.token_ids[node] = in.token_ids[taken.entry()];
         out.parents[node] = taken.parent();
         out.log_weights[node] = taken.log_weight();
     }
-    for (int node = block.rank(); node <= budget; node += block.size()) {
-        if (node != 0 && node <= count) continue;
-        out.ranks[node] = out.rows[node] = -1;
-        if (node == 0) continue;
+    for (int node = count + 1 + block.rank(); node <= budget; node += block.size()) {
         out.token_ids[node] = out.depths[node] = 0;
-        out.parents[node] = -1;
+        out.parents[node] = out.ranks[node] = out.rows[node] = -1;
         out.log_weights[node] = 0.0;
-    }
-    if (block.rank() == 0) {
-        out.header[0] = count;
-        out.header[1] = static_cast<std::int64_t>(RowsFault::none);
-        out.header[2] = out.header[3] = -1;
     }
 }
 
