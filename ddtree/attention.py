@@ -64,7 +64,7 @@ def tree_attention(
     # [B, Hkv, groups * n, D]: query head h reads key head h // groups
     grouped = query.reshape(batch, key.shape[1], groups * n, head_dim) if groups > 1 else query
     if attention_mask is not None and groups > 1:
-        attention_mask = _repeat_rows(attention_mask, groups)
+        attention_mask = repeat_rows(attention_mask, groups)
     if softcap is None and s_aux is None:
         output = F.scaled_dot_product_attention(grouped, key, value, attn_mask=attention_mask, scale=scale)
     else:
@@ -97,7 +97,7 @@ def _plain_attention(
     return torch.matmul(weights.to(value.dtype), value)
 
 
-def _repeat_rows(mask: torch.Tensor, groups: int) -> torch.Tensor:
+def repeat_rows(mask: torch.Tensor, groups: int) -> torch.Tensor:
     """[B, 1, n, T] -> [B, 1, groups * n, T]. Made once a pass: all layers get one mask, which keeps it."""
     made: dict[int, torch.Tensor] = mask.__dict__.setdefault("repeated_rows", {})
     if groups not in made:

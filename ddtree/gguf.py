@@ -110,8 +110,8 @@ def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, pr
     free = shutil.disk_usage(folder).free
     if free < total * 4 * 1.02:
         raise ModelUnavailable(
-            f"the converted model takes {total * 4 / 1e6:.0f} MB, and {folder.parent} has {free / 1e6:.0f} MB "
-            "left; free some, or set XDG_CACHE_HOME to another disk"
+            f"the converted model takes {total * 4 / 1e6:.0f} MB, and {folder.parent} has {free / 1e6:.0f} "
+            "MB left; free some, or set XDG_CACHE_HOME to another disk"
         )
     done = 0
     shard: dict[str, np.ndarray[Any, Any]] = {}

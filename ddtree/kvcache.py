@@ -61,6 +61,10 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.owner.capacity
 
 
+class RowCache(Cache):
+    """transformers' cache over RowLayers, told by its type from a user's own caches."""
+
+
 class TargetCache:
     """Rows of one run: `capacity` of them, of which the first `length` are committed."""
 
@@ -82,7 +86,7 @@ class TargetCache:
         if self.taps:
             self.features = torch.zeros(capacity, len(self.taps) * hidden_size, dtype=dtype, device=device)
         self._buffers: list[torch.Tensor] = []
-        self.layers = Cache(layers=self._make_layers(shapes, dtype, device))
+        self.layers = RowCache(layers=self._make_layers(shapes, dtype, device))
 
     def _make_layers(
         self, shapes: Sequence[LayerShape | None], dtype: torch.dtype, device: torch.device

@@ -11,6 +11,7 @@ import torch
 
 from ddtree import attention
 from ddtree.errors import ModelUnavailable, UnsupportedModel
+from ddtree.lean import lean_layers
 from ddtree.merged import merge_projections
 from ddtree.packed import pack_model
 from ddtree.storage import Progress
@@ -133,6 +134,7 @@ def make_target(
             notes=notes,
         )
         check_tree_pass(target)
+        lean_layers(target)
     except UnsupportedModel:
         raise
     except Exception as error:

@@ -86,11 +86,8 @@ _PREFIX = 3
 _PARENTS = (-1, 0, 0, 1, 2)
 
 
-@torch.inference_mode()
-def check_tree_pass(target: Any) -> None:
-    """Scores a small tree and compares every node with the model's plain forward over the node's path, under
-    transformers' own masks. Raises UnsupportedModel when they differ by more than rounding: then the model
-    ignores the mask or the positions somewhere."""
+def tree_pass(target: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores the small tree behind the prefix: all token ids, prefix first; logits [nodes, V] in float32."""
     ids = torch.arange(_PREFIX + len(_PARENTS), device=target.device) * 7 % min(target.vocab_size, 997) + 1
     ids %= target.vocab_size
     cache = target.new_cache(_PREFIX + len(_PARENTS))
@@ -101,14 +98,22 @@ def check_tree_pass(target: Any) -> None:
     for node, path in enumerate(paths):
         visibility[node, path] = True
     positions = torch.tensor([_PREFIX + len(path) - 1 for path in paths], device=target.device)
-    logits = target.verify(cache, ids[_PREFIX:], positions, visibility).float()
+    return ids, target.verify(cache, ids[_PREFIX:], positions, visibility).float()
+
+
+@torch.inference_mode()
+def check_tree_pass(target: Any) -> None:
+    """Compares every node of a small tree with the model's plain forward over the node's path, under
+    transformers' own masks. Raises UnsupportedModel when they differ by more than rounding: then the model
+    ignores the mask or the positions somewhere."""
+    ids, logits = tree_pass(target)
     tolerance = 1e-3 if target.dtype == torch.float32 else 0.1
     for node in (3, 4):
-        sequence = torch.cat((ids[:_PREFIX], ids[_PREFIX:][paths[node]]))
+        path = _path(node)
+        sequence = torch.cat((ids[:_PREFIX], ids[_PREFIX:][path]))
         expected = target.model(input_ids=sequence[None], use_cache=False).logits[0, _PREFIX:].float()
-        got = logits[paths[node]]
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
-        error = ((got - expected).norm() / spread.clamp_min(1e-6)).item()
+        error = ((logits[path] - expected).norm() / spread.clamp_min(1e-6)).item()
         if not error <= tolerance:
             raise UnsupportedModel(
                 f"{target.name} ({type(target.model).__name__}) scores a tree differently from its paths "
@@ -131,8 +136,8 @@ def rope_notes(config: Any) -> list[str]:
     if kind not in ("dynamic", "longrope"):
         return []
     return [
-        f"the rotary embedding ({kind}) changes where a sequence grows past a length: a tree that reaches past "
-        "it is scored by the longer rule a few tokens early"
+        f"the rotary embedding ({kind}) changes where a sequence grows past a length: a tree that reaches "
+        "past it is scored by the longer rule a few tokens early"
     ]
 
 
