@@ -23,7 +23,7 @@ from ddtree import _kernels, build_ddtree_tree_from_topk, compile_ddtree_retriev
 
 DEPTHS, CANDIDATES, VOCABULARY = 15, 64, 49_152
 BUDGETS = (16, 64, 256, 1024)
-DRAFTS = 20
+DRAFTS = 50
 
 Arrays = tuple[torch.Tensor, ...]
 

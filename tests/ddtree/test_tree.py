@@ -331,7 +331,8 @@ def test_from_parents() -> None:
 
 
 @pytest.mark.proof
-@settings(max_examples=20_000, deadline=None)
+@pytest.mark.timeout(3600)
+@settings(max_examples=5_000, deadline=None)
 @given(candidate_rows(conditioned=True), st.integers(0, 7))
 def test_many_trees_are_the_sorted_top_of_all_paths(rows: Rows, budget: int) -> None:
     assert_is_best(rows.build(budget), all_paths(rows, longest=7)[:budget])
