@@ -136,8 +136,11 @@ def test_equals_transformers_warpers(
         assume(prefix_margin(logits, temperature, top_k, top_p) > 3e-6)
     ours = distribution(logits, temperature, top_k, top_p)
     theirs = warped(logits, temperature, top_k, top_p)
-    assert ((ours > 0) == (theirs > 1e-38)).all()
-    torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=1e-12)
+    assert (ours[theirs == 0] == 0).all()
+    assert (ours[theirs > 2e-38] > 0).all()  # below that, float32 may underflow
+    # the quotient logit / temperature is float32: its rounding is the exponent's absolute error
+    largest = float(logits.double().abs().max()) / temperature
+    torch.testing.assert_close(ours, theirs, rtol=2e-5 + 2 * largest * 2**-24, atol=1e-12)
 
 
 @settings(max_examples=200, deadline=None)
