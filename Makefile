@@ -37,7 +37,7 @@ lint: $(VENV)/.ready-test
 	@$(BIN)/mypy
 
 bench: $(VENV)/.ready-test chromium
-	@for script in kernels decoding streaming page; do \
+	@for script in kernels decoding streaming page threads; do \
 		echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
 
 wheel: $(VENV)/.ready-test
