@@ -14,6 +14,8 @@ def test_the_worked_example_is_the_first_one_and_holds_to_the_digit(live: Scope)
     expect(live.handle("paste-dialog")).to_be_hidden()
     live.page.wait_for_selector('[data-testid="tree"][data-step="pasted"]')
     assert live.cells(NODE) == ["0", "1", "2", "3", "4", "5"]
+    heights = "rows => rows.map(row => row.offsetHeight)"
+    assert live.handle("nodes").locator("tbody tr").evaluate_all(heights) == [19] * 6  # --h-row: all are seen
     assert live.cells(ID)[1:] == ["10", "20", "30", "11", "21"]
     assert live.cells(DEPTH)[1:] == ["1", "2", "3", "1", "2"]
     assert live.cells(PARENT) == ["-1", "0", "1", "2", "0", "1"]
