@@ -94,7 +94,7 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu or cuda (default: %(default)s)")
     group.add_argument("--dtype", default="auto", help="auto, bfloat16 or float32 (default: %(default)s)")
     group.add_argument(
-        "--threads", type=int, metavar="N", help="torch threads (default: measured for this machine)"
+        "--threads", type=int, metavar="N", help="CPU threads (default: all cores; `serve` leaves one free)"
     )
 
 

@@ -8,15 +8,13 @@ sampler    see kernels_sampling.py
 
 from __future__ import annotations
 
-import argparse
 import heapq
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import torch
-from common import commit, machine
-from kernels_sampling import in_turn
+from kernels_sampling import in_turn, run
 from kernels_sampling import report as report_sampling
 
 from ddtree import _kernels, build_ddtree_tree_from_topk, compile_ddtree_retrieve, topk_log_softmax
@@ -142,17 +140,5 @@ def report(rounds: int) -> Iterator[str]:
     yield from report_sampling(rounds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=30, help="measurements of each, in turn")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"{commit()} on {machine()}")
-    for line in report(arguments.rounds):
-        print(line, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    run(report, __doc__)

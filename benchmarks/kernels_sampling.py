@@ -174,9 +174,10 @@ def report(rounds: int) -> Iterator[str]:
     yield from step_of_the_decoder(rounds)
 
 
-def main() -> None:
+def run(report: Callable[[int], Iterator[str]], description: str | None) -> None:
+    """A kernels benchmark as a program: one thread, every line as it comes."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=30, help="measurements of each, in turn")
     arguments = parser.parse_args()
@@ -187,4 +188,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(report, __doc__)

@@ -11,6 +11,20 @@ import torch
 
 TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *"abcdefgh0123456789", "Ġ", "ab", "Ġa"]
 MERGES = ["a b", "Ġ a"]
+OPTIONS: dict[str, Any] = {
+    "vocab_size": len(TOKENS),
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": None,
+}
+
+
+def silent(what: str, fraction: float | None) -> None:
+    pass
 
 
 def interleave(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:

@@ -11,27 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf_files import TOKENS, write_gguf
+from gguf_files import OPTIONS, TOKENS, silent, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from ddtree import gguf as conversion
 from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.gguf import convert_gguf
-
-OPTIONS: dict[str, Any] = {
-    "vocab_size": len(TOKENS),
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": None,
-}
-
-
-def silent(what: str, fraction: float | None) -> None:
-    pass
 
 
 def model(kind: str, **changes: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from gguf_files import TOKENS, write_gguf
+from gguf_files import OPTIONS, TOKENS, silent, write_gguf
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 import ddtree
@@ -20,21 +20,6 @@ from ddtree import models
 from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.loading import pick_device, pick_dtype
 from ddtree.models import DrafterUnavailable, list_models, load_drafter, load_target, load_tokenizer, locate
-
-OPTIONS: dict[str, Any] = {
-    "vocab_size": len(TOKENS),
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": None,
-}
-
-
-def silent(what: str, fraction: float | None) -> None:
-    pass
 
 
 def tiny(kind: str = "llama") -> Any:
