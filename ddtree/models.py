@@ -119,7 +119,7 @@ def load_drafter(name: str | None = None, *, target: Target) -> DFlashDrafter:
     shipped for the default model. Raises DrafterUnavailable."""
     from ddtree.drafters.checkpoint import load_dflash
 
-    folder = _drafter_folder(name, target.name)
+    folder = drafter_folder(name, target.name)
     shown = name or folder.name
     try:
         return load_dflash(folder, target, shown)
@@ -127,7 +127,8 @@ def load_drafter(name: str | None = None, *, target: Target) -> DFlashDrafter:
         raise DrafterUnavailable(f"the drafter {shown} does not fit {target.name}: {error}") from error
 
 
-def _drafter_folder(name: str | None, target_name: str) -> Path:
+def drafter_folder(name: str | None, target_name: str) -> Path:
+    """The files of a drafter named as in `load_drafter`, fetched where needed. Raises DrafterUnavailable."""
     if name is None:
         if not target_name.rpartition("/")[2].startswith(DEFAULT_MODEL):
             raise DrafterUnavailable(

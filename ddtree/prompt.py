@@ -16,12 +16,8 @@ class SettingsError(ValueError):
         self.field = field
 
 
-def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
-    """Token ids of `prompt`, through the chat template where `settings.chat` is on.
-
-    Raises SettingsError when there is nothing to decode from, or when prompt and max_new_tokens together do
-    not fit the target's context.
-    """
+def prompt_token_ids(target: Target, prompt: str, settings: Settings) -> list[int]:
+    """Token ids of `prompt`, through the chat template where `settings.chat` is on; no limit is checked."""
     if settings.chat:
         messages = [{"role": "user", "content": prompt}]
         if settings.system is not None:
@@ -30,6 +26,16 @@ def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
         token_ids = target.tokenizer(text, add_special_tokens=False).input_ids
     else:
         token_ids = target.tokenizer(prompt).input_ids
+    return [int(i) for i in token_ids]
+
+
+def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
+    """The prompt's token ids, checked.
+
+    Raises SettingsError when there is nothing to decode from, or when prompt and max_new_tokens together do
+    not fit the target's context.
+    """
+    token_ids = prompt_token_ids(target, prompt, settings)
     if not token_ids:
         raise SettingsError("bad_value", "the prompt is empty; type at least one character", "prompt")
     most = target.max_context
@@ -45,4 +51,4 @@ def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
             f"tokens in {target.name}'s context of {most}; use {room} at most"
         )
         raise SettingsError("bad_value", message, "max_new_tokens")
-    return [int(i) for i in token_ids]
+    return token_ids

@@ -17,7 +17,7 @@ from ddtree.drafters.dflash_config import check_target, read_config
 def load_dflash(folder: Path, target: Any, name: str) -> DFlashDrafter:
     """Raises ValueError when the files do not fit each other or the target; the message names what."""
     config = read_config(folder)
-    tensors = _read_tensors(folder)
+    tensors = read_tensors(folder)
     offsets, head_weight = tensors.pop("d2t", None), tensors.pop("lm_head.weight", None)
     for unused in ("t2d", "embed_tokens.weight"):  # the reverse table; a copy of the target's embedding
         tensors.pop(unused, None)
@@ -85,7 +85,8 @@ def check_tokenizer(folder: Path, tokenizer: Any) -> None:
         raise ValueError(f"its vocabulary is not the target's: {examples} ({len(differing)} ids in all)")
 
 
-def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of the folder's safetensors, by name. Raises ValueError when it holds none."""
     from safetensors.torch import load_file
 
     tensors: dict[str, torch.Tensor] = {}

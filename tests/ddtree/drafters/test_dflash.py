@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import BASE, VOCAB, twins
-from transformers.models.muse_glimmer_assistant.configuration_muse_glimmer_assistant import (
-    MuseGlimmerAssistantConfig,
-)
-from transformers.models.muse_glimmer_assistant.modeling_muse_glimmer_assistant import (
-    MuseGlimmerAssistantModel,
-)
 
 import ddtree
+from ddtree.drafters.assistant import make_assistant
 from ddtree.drafters.base import Context, DraftFault
 from ddtree.drafters.dflash import DFlashDrafter, DFlashModel
 from ddtree.drafters.dflash_config import DFlashConfig, read_config
@@ -49,30 +44,6 @@ def random_model(config: DFlashConfig, intermediate_size: int = 96) -> DFlashMod
     return model.requires_grad_(False)
 
 
-def reference_of(config: DFlashConfig, weights: dict[str, torch.Tensor], intermediate_size: int) -> Any:
-    """transformers' class with the checkpoint's weights under its names."""
-    names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
-    model = MuseGlimmerAssistantModel(
-        MuseGlimmerAssistantConfig(
-            hidden_size=config.hidden_size,
-            intermediate_size=intermediate_size,
-            num_hidden_layers=config.num_layers,
-            num_attention_heads=config.num_heads,
-            num_key_value_heads=config.num_key_heads,
-            head_dim=config.head_dim,
-            rms_norm_eps=config.rms_norm_eps,
-            rope_parameters={"rope_theta": config.rope_theta, "rope_type": "default"},
-            max_position_embeddings=config.max_context,
-            layer_types=["full_attention"] * config.num_layers,
-            block_size=config.block_size,
-            mask_token_id=config.mask_token_id,
-            target_layer_ids=list(config.target_layer_ids),
-        )
-    )
-    model.load_state_dict({names.get(name, name): weight.float() for name, weight in weights.items()})
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def target() -> Target:
     return twins("llama", BASE)[0]
@@ -100,7 +71,7 @@ def test_the_block_is_transformers_arithmetic(target: Target, drafter: DFlashDra
     context arrives in pieces here and at once there."""
     given = context(target, 12)
     assert given.features is not None
-    reference = reference_of(CONFIG, random_model(CONFIG).state_dict(), 96)
+    reference = make_assistant(CONFIG, random_model(CONFIG).state_dict())
     embedding = target.model.get_input_embeddings()
     block = embedding(torch.tensor([given.token_ids[-1], *[CONFIG.mask_token_id] * 5]))
     hidden = reference(
@@ -121,7 +92,7 @@ def test_so_are_the_shipped_weights() -> None:
     config, weights = read_config(SHIPPED), load_file(SHIPPED / "model.safetensors")
     model = DFlashModel(config, 1536)
     model.load_state_dict(weights)
-    reference = reference_of(config, weights, 1536)
+    reference = make_assistant(config, weights)
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(20, 5 * 576, generator=generator)
     block = torch.randn(8, 576, generator=generator)
