@@ -1,8 +1,6 @@
-"""The command line: `ddtree serve`, `run`, `check`, `schema`, `models`.
+"""The command line: `ddtree serve`, `run`, `bench`, `check`, `schema`, `models`.
 
-Exit codes: 0 done; 1 the work itself failed (a trace that does not hold, a run that ended in an error); 2 the
-command could not be carried out as given (a bad value, a missing file, a model that cannot be loaded); 130
-interrupted.
+Exit codes: app/exits.py.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 import ddtree
+from app.bench.flags import add_bench_parser
 from app.errors import explain
+from app.exits import DONE, FAILED, INTERRUPTED, MISUSED
 from ddtree.settings import DrafterName, Method, Settings
-
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 class UsageError(Exception):
@@ -54,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _serve_parser(commands)
     _run_parser(commands)
+    bench = add_bench_parser(commands)
+    _engine_flags(bench)
+    bench.set_defaults(command=_bench)
     check = commands.add_parser(
         "check",
         help="re-derive every decision of a trace",
@@ -199,6 +200,15 @@ def _run(arguments: argparse.Namespace) -> int:
     lossy = ", lossy" if summary.lossy else ""
     say(f"{summary.committed} tokens in {summary.steps} steps{tau}{rate}{lossy}; {summary.finish_reason}")
     return FAILED if summary.finish_reason == "error" else DONE
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from app.bench.command import run
+
+    try:
+        return run(arguments, _to_stderr)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from None
 
 
 def _silent(text: str) -> None:

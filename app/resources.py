@@ -87,6 +87,10 @@ class PlotlyScript:
     def _etag(self) -> str:
         return f'"{hashlib.sha256(self._raw).hexdigest()[:32]}"'
 
+    def text(self) -> str:
+        """The script, for a page that carries it inside."""
+        return self._raw.decode("utf-8")
+
     def response(self, request: Request) -> Response:
         """The script, gzip'd where the client takes that; blocks while it is read for the first time."""
         headers = {

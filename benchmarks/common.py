@@ -1,12 +1,10 @@
-"""What the benchmarks share: prompts, the untouched transformers model, ratios with an interval."""
+"""What the benchmarks share: prompts, ratios with an interval, a server and a browser."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -14,9 +12,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-OWN_PROMPTS = Path(__file__).parent / "prompts.jsonl"
+from app.bench import prompts
+from app.bench.machine import cpu_name
+from app.bench.prompts import OWN_PROMPTS
 
 
 def prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,37 +25,12 @@ def prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompts(path: Path, every: int = 1) -> list[str]:
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return [str(json.loads(line)["prompt"]) for line in lines[::every]]
-
-
-def untouched_model(dtype: Any) -> Any:
-    """The default target as transformers itself loads it: sdpa, default cache, plain linear layers."""
-    from transformers import AutoModelForCausalLM
-
-    from ddtree.models import locate
-
-    folder, _ = locate(None, lambda what, fraction: None)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
-    return model.eval()
-
-
-def greedy_generate(model: Any, prompt_ids: Sequence[int], new_tokens: int, stop: Sequence[int]) -> list[int]:
-    """transformers' own greedy text, all logits processors off, a stop token included."""
-    import torch
-    from transformers import GenerationConfig
-
-    config = GenerationConfig(
-        do_sample=False, max_new_tokens=new_tokens, eos_token_id=list(stop) or None, pad_token_id=0
-    )
-    ids = torch.tensor([list(prompt_ids)])
-    with torch.inference_mode():
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    return [int(i) for i in output[0, len(prompt_ids) :]]
+    return [prompt.text for prompt in prompts.read_prompts(path)[::every]]
 
 
 def ratio_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """(geometric mean, lower, upper): the 95 % t-interval of paired ratios, on their logarithms."""
+    """(geometric mean, lower, upper): the 95 % t-interval of paired ratios, on their logarithms; for a
+    handful of rounds of one thing, where a bootstrap would be too narrow."""
     from scipy import stats
 
     logs = [math.log(ratio) for ratio in ratios]
@@ -72,14 +46,7 @@ def machine() -> str:
     """One line that says where a figure was taken."""
     import torch
 
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__} on {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, torch {torch.__version__} on {torch.get_num_threads()} threads"
 
 
 @contextmanager

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import commit, greedy_generate, machine, prompt_arguments, read_prompts, untouched_model
+from common import commit, machine, prompt_arguments, read_prompts
 
 import ddtree
+from app.bench.baselines import generate, untouched_model
 from ddtree.compare import first_difference
 from ddtree.settings import Settings
 
@@ -36,7 +37,7 @@ class Comparison:
     def __init__(self) -> None:
         self.target = ddtree.load_target(dtype="float32")
         self.drafter = ddtree.load_drafter(target=self.target)
-        self.reference = untouched_model(torch.float32)
+        self.reference = untouched_model(None, torch.float32, self.target.device)
         self._exact: Any = None
 
     def prompt(self, prompt: str, settings: dict[str, Settings], drafter: str = "dflash") -> dict[str, str]:
@@ -50,13 +51,13 @@ class Comparison:
             ]
             prompt_ids = decoder.trace().prompt.token_ids
             if expected is None:
-                expected = greedy_generate(
+                expected, _ = generate(
                     self.reference, prompt_ids, lane_settings.max_new_tokens, self.target.stop_token_ids
                 )
             if tokens == expected:
                 continue
             if self._exact is None:
-                self._exact = untouched_model(torch.float64)
+                self._exact = untouched_model(None, torch.float64, self.target.device)
             difference = first_difference(self._exact, prompt_ids, tokens, expected)
             assert difference is not None
             kind = "near tie" if difference.near_tie else "fault"
