@@ -30,7 +30,8 @@ std::int64_t build_tree(const T* log_probs, const std::int64_t* token_ids, const
     const auto places = uninitialised<std::int64_t>(slots);
     const auto numbers = uninitialised<std::int32_t>(nodes + buckets + static_cast<std::int64_t>(rows) * ranks);
     std::int32_t* const heads = numbers.get() + nodes;
-    const TreeScratch scratch = {candidates.get(), numbers.get(), costs.get(), places.get(),
+    std::int32_t count;
+    const TreeScratch scratch = {candidates.get(), numbers.get(), costs.get(), places.get(), &count,
                                  RowsScratch{heads, heads + buckets, bucket_bits}};
     std::int64_t status[2];
     ddtree::build_tree(block, CandidateRows<T>{log_probs, token_ids, child_rows, rows, ranks}, budget, scratch,

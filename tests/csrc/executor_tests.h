@@ -12,10 +12,11 @@ namespace executor_cases {
 inline constexpr int kAnySite = 1000;  // of no kernel, so never skipped
 
 inline void test_primitives(Harness& h) {
-    std::vector<int> values(8), before(8, -1), sums(8, -1), least(8, -1);
+    constexpr int kMost = Harness::kMostWorkers;
+    std::vector<int> values(kMost), before(kMost, -1), sums(kMost, -1), least(kMost, -1);
     for (int& value : values) value = h.integer(-100, 100);
     int workers = 0;
-    h.on_threads([&](const ThreadsBlock& block) {
+    h.on_threads([&](const auto& block) {
         const int rank = block.rank();
         if (rank == 0) workers = block.size();
         before[rank] = block.scan(values[rank], &sums[rank], kAnySite);

@@ -2,8 +2,9 @@
 // with a sanitizer. test_threads.py builds and drives it.
 //
 //   executors --list                             one line for each test: its name and its sites
-//   executors --cases N --seed S [--test NAME] [--skip SITE] [--seconds T]
+//   executors --cases N --seed S [--workers W] [--test NAME] [--skip SITE] [--seconds T]
 //
+// Without --workers each case runs on 2 to 5 threads; W = 32, 64, ... makes warps of them.
 // Exit status: 0 all equal; 1 a result differed; 2 wrong arguments. A run longer than T seconds ends by
 // SIGALRM: with a site skipped, workers may wait for each other for ever.
 #include <unistd.h>
@@ -30,6 +31,7 @@ struct Arguments {
     int cases = 100;
     std::uint64_t seed = 0;
     std::string test;
+    int workers = 0;
     int skip = ddtree::kNoSite;
     unsigned seconds = 600;
 };
@@ -49,6 +51,8 @@ bool parse(int argc, char** argv, Arguments& arguments) {
             arguments.seed = std::strtoull(value, nullptr, 10);
         else if (flag == "--test")
             arguments.test = value;
+        else if (flag == "--workers")
+            arguments.workers = std::atoi(value);
         else if (flag == "--skip")
             arguments.skip = std::atoi(value);
         else if (flag == "--seconds")
@@ -56,13 +60,13 @@ bool parse(int argc, char** argv, Arguments& arguments) {
         else
             return false;
     }
-    return true;
+    return arguments.workers % ddtree::kTeam == 0 && arguments.workers <= Harness::kMostWorkers;
 }
 
 // Whether all cases were equal; stops at the first that was not.
 bool run(const Test& test, const Arguments& arguments) {
     for (int i = 0; i < arguments.cases; ++i) {
-        Harness harness(arguments.seed + static_cast<std::uint64_t>(i), arguments.skip);
+        Harness harness(arguments.seed + static_cast<std::uint64_t>(i), arguments.workers, arguments.skip);
         test.run(harness);
         if (!harness.failed()) continue;
         std::printf("%s: seed %llu\n", test.name,
@@ -78,7 +82,10 @@ bool run(const Test& test, const Arguments& arguments) {
 int main(int argc, char** argv) {
     Arguments arguments;
     if (!parse(argc, argv, arguments)) {
-        std::fputs("usage: executors --list | --cases N --seed S [--test NAME] [--skip SITE] [--seconds T]\n", stderr);
+        std::fputs(
+            "usage: executors --list [--workers W]\n"
+            "       executors --cases N --seed S [--workers W] [--test NAME] [--skip SITE] [--seconds T]\n",
+            stderr);
         return 2;
     }
     alarm(arguments.seconds);
@@ -88,6 +95,8 @@ int main(int argc, char** argv) {
         if (arguments.list) {
             std::printf("%s", test.name);
             for (int site : test.sites) std::printf(" %d", site);
+            if (arguments.workers > 0)
+                for (int site : test.warp_sites) std::printf(" %d", site);
             std::printf("\n");
         } else {
             equal = run(test, arguments) && equal;

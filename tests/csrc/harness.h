@@ -11,11 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "threads_block.h"
+#include "warps_block.h"
 
 class Harness {
    public:
-    Harness(std::uint64_t seed, int skipped_site) : random_(seed), skipped_site_(skipped_site) {}
+    static constexpr int kMostWorkers = 256;
+
+    // workers 0: 2 to 5, drawn anew for each run; else 32, 64, ... in warps.
+    Harness(std::uint64_t seed, int workers, int skipped_site)
+        : random_(seed), workers_(workers), skipped_site_(skipped_site) {}
 
     // Uniform integer in [low, high].
     int integer(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
@@ -23,10 +27,10 @@ class Harness {
     double uniform() { return std::uniform_real_distribution<double>(0.0, 1.0)(random_); }
     bool chance(double probability) { return uniform() < probability; }
 
-    // Runs `work(block)` on 2 to 5 threads, drawn anew for each call; a site may be skipped.
+    // Runs `work(block)` on threads; a site may be skipped.
     template <class Work>
     void on_threads(Work work) {
-        run_on_threads(integer(2, 5), skipped_site_, work);
+        run_on_threads(workers_ == 0 ? integer(2, 5) : workers_, skipped_site_, work);
     }
 
     void expect(bool holds, const std::string& what) {
@@ -38,12 +42,14 @@ class Harness {
 
    private:
     std::mt19937_64 random_;
+    int workers_;
     int skipped_site_;
     bool failed_ = false;
 };
 
 struct Test {
     const char* name;
-    std::vector<int> sites;  // the sites it passes: skipping any of them must be noticed
+    std::vector<int> sites;       // the sites it passes: skipping any of them must be noticed
     void (*run)(Harness&);
+    std::vector<int> warp_sites = {};  // those that it passes on warps alone
 };

@@ -1,7 +1,9 @@
 // Samplers and row views on threads, and in vectors of every width, against the serial executor.
 #pragma once
 
+#include <bit>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sample_cases.h"
@@ -41,7 +43,7 @@ void expect_equal(Harness& h, const std::string& what, Work work, Look look, Siz
     h.expect(look(wide.view()) == expected, what + " in vectors of 8");
     work(Wide<16>{}, wider.view());
     h.expect(look(wider.view()) == expected, what + " in vectors of 16");
-    h.on_threads([&](const ThreadsBlock& block) { work(block, threads.view()); });
+    h.on_threads([&](const auto& block) { work(block, threads.view()); });
     h.expect(look(threads.view()) == expected, what + " on threads");
 }
 
@@ -61,6 +63,95 @@ inline void test_verify(Harness& h) {
                                 tree.view(tree.nodes, tokens_checked), coins, scratch);
         },
         walk_record, size, tree.nodes);
+}
+
+// Everything that walks of a batch leave, as it is compared.
+struct PaddedOutcome {
+    static constexpr std::int64_t kUnwritten = -77;
+    Words path, outcome, tried;
+    std::vector<double> bonus, decisions;
+    std::vector<std::int32_t> status;
+
+    PaddedOutcome(int batch, int nodes)
+        : path(batch * nodes, kUnwritten),
+          outcome(4 * batch, kUnwritten),
+          tried(2 * batch * nodes, kUnwritten),
+          bonus(3 * batch, kUnwritten),
+          decisions(3 * batch * nodes, kUnwritten),
+          status(batch, kUnwritten) {}
+
+    Record record() const {
+        Record record;
+        const auto add = [&](const auto& values) {
+            for (const auto value : values) record.add(value);
+        };
+        add(path), add(outcome), add(tried), add(bonus), add(decisions), add(status);
+        return record;
+    }
+};
+
+template <class T>
+T narrowed(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    if constexpr (std::is_same_v<T, ddtree::BFloat16>)
+        return {static_cast<std::uint16_t>(bits >> 16)};
+    else if constexpr (std::is_same_v<T, ddtree::Float16>)
+        return {std::bit_cast<std::uint16_t>(static_cast<_Float16>(value))};
+    else
+        return value;
+}
+
+// Two trees of one shape in rows that begin at any element, or where 16 bytes can be read at once.
+template <class T>
+void test_verify_batch_of(Harness& h) {
+    const std::int64_t size = random_size(h);
+    const Tree tree(h, size, 6);
+    const std::int64_t stride = h.chance(0.5) ? (size + 7) / 8 * 8 : size + h.integer(0, 3);
+    const std::vector<float> drawn = random_logits(h, 2 * tree.nodes, stride);
+    std::vector<T> logits;
+    for (const float value : drawn) logits.push_back(narrowed<T>(value));
+    Words tokens = tree.tokens, next_token = tree.next_token, next_sibling = tree.next_sibling;
+    std::vector<float> coins = tree.coins;
+    for (Words* words : {&tokens, &next_token, &next_sibling}) words->insert(words->end(), words->begin(), words->end());
+    for (int node = 0; node < tree.nodes; ++node) coins.push_back(static_cast<float>(h.uniform()));
+    const float final_coins[] = {static_cast<float>(h.uniform()), static_cast<float>(h.uniform())};
+    const ddtree::SamplingRule rule = random_rule(h, size);
+    const auto run = [&](const auto& block, const ddtree::WalkScratch& scratch, PaddedOutcome& out, int at) {
+        ddtree::verify_batch_tree(block,
+                                  ddtree::VerifyBatch<T>{{logits.data(), stride, size},
+                                                         tree.nodes * stride,
+                                                         tokens.data(),
+                                                         next_token.data(),
+                                                         next_sibling.data(),
+                                                         coins.data(),
+                                                         final_coins,
+                                                         rule,
+                                                         1.0,
+                                                         1.0,
+                                                         2,
+                                                         tree.nodes,
+                                                         out.path.data(),
+                                                         out.outcome.data(),
+                                                         out.bonus.data(),
+                                                         out.tried.data(),
+                                                         out.decisions.data(),
+                                                         out.status.data()},
+                                  at, scratch);
+    };
+    PaddedOutcome serial(2, tree.nodes), threads(2, tree.nodes);
+    for (int at = 0; at < 2; ++at) {
+        const Memory<ddtree::WalkScratch> one(size, tree.nodes), many(size, tree.nodes);
+        run(ddtree::SerialBlock{}, one.view(), serial, at);
+        h.on_threads([&](const auto& block) { run(block, many.view(), threads, at); });
+    }
+    h.expect(serial.record() == threads.record(), "verify_batch on threads");
+}
+
+inline void test_verify_batch(Harness& h) {
+    const int element = h.integer(0, 2);
+    if (element == 0) return test_verify_batch_of<float>(h);
+    if (element == 1) return test_verify_batch_of<ddtree::BFloat16>(h);
+    test_verify_batch_of<ddtree::Float16>(h);
 }
 
 inline void test_target_only(Harness& h) {
@@ -143,9 +234,14 @@ inline std::vector<Test> sample_tests() {
     return {
         {"verify_tree",
          {kSiteRowLook, kSiteChunkMasses, kSiteLikeliest, kSitePickCounts, kSitePicked, kSiteKthLargest, kSiteMassFrom,
-          kSiteNucleusEqual, kSiteTried},
-         sample_cases::test_verify},
-        {"target_only", {kSiteProbsFault, kSiteChunkMasses, kSiteTried}, sample_cases::test_target_only},
+          kSiteNucleusEqual, kSiteTried, kSiteMassesLeft},
+         sample_cases::test_verify,
+         {kSiteLogitsCopied, kSiteOneHot}},
+        {"verify_batch", {kSiteWalked}, sample_cases::test_verify_batch},
+        {"target_only",
+         {kSiteProbsFault, kSiteTried, kSiteMassesLeft},
+         sample_cases::test_target_only,
+         {kSiteProbsCopied}},
         {"observe_row",
          {kSiteRowLook, kSiteChunkMasses, kSitePickCounts, kSitePicked, kSiteKthLargest, kSiteMassFrom, kSiteVariation},
          sample_cases::test_observe},

@@ -1,6 +1,7 @@
 """The kernels' headers on real threads: equal to the serial executor, and every synchronisation is needed.
 
-Builds the standalone program (executors.cpp) under ThreadSanitizer and under AddressSanitizer and drives it.
+A few threads are teams of one each, as CPU workers are; 32 and more are warps, as on a GPU. Builds the
+standalone program (executors.cpp) under ThreadSanitizer and under AddressSanitizer and drives it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ SITES = {
 }
 RACE = 66
 DIFFERENT = 1
+FEW = 0  # 2 to 5 threads, drawn for each case
 STUCK = -14  # SIGALRM: workers wait for each other
 SECONDS_UNTIL_STUCK = 4
 
@@ -60,13 +62,14 @@ def run(program: Path, *arguments: str | int) -> subprocess.CompletedProcess[str
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600)
 
 
-def names_passing(site: int, program: Path) -> list[str]:
-    lines = [line.split() for line in run(program, "--list").stdout.splitlines()]
-    return [name for name, *sites in lines if str(site) in sites]
+def names_passing(site: int, program: Path, workers: int) -> list[str]:
+    listed = run(program, "--list", "--workers", workers).stdout.splitlines()
+    return [name for name, *sites in map(str.split, listed) if str(site) in sites]
 
 
-def test_threads_equal_serial_without_a_race(racing: Path) -> None:
-    ran = run(racing, "--cases", 200, "--seed", 1)
+@pytest.mark.parametrize(("workers", "cases"), [(FEW, 200), (32, 25), (64, 10), (256, 3)])
+def test_threads_equal_serial_without_a_race(racing: Path, workers: int, cases: int) -> None:
+    ran = run(racing, "--workers", workers, "--cases", cases, "--seed", 1)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -79,14 +82,18 @@ def test_seeds_repeat(racing: Path) -> None:
     assert run(racing, "--cases", 3, "--seed", 5).stdout == run(racing, "--cases", 3, "--seed", 5).stdout
 
 
+def expect_noticed(program: Path, site: int, workers: int) -> None:
+    for test in names_passing(site, program, workers):
+        limits = ("--cases", 500, "--seconds", SECONDS_UNTIL_STUCK)
+        ran = run(program, "--workers", workers, "--test", test, "--skip", site, *limits)
+        assert ran.returncode in (RACE, DIFFERENT, STUCK), f"{test} did not need {SITES[site]}:\n{ran.stdout}"
+
+
 @pytest.mark.parametrize("site", SITES, ids=SITES.get)
 def test_a_skipped_site_is_noticed(racing: Path, site: int) -> None:
-    tests = names_passing(site, racing)
-    assert tests, f"no test passes {SITES[site]}"
-    for test in tests:
-        limits = ("--cases", 500, "--seconds", SECONDS_UNTIL_STUCK)
-        ran = run(racing, "--test", test, "--skip", site, *limits)
-        assert ran.returncode in (RACE, DIFFERENT, STUCK), f"{test} did not need {SITES[site]}:\n{ran.stdout}"
+    workers = FEW if names_passing(site, racing, FEW) else 32
+    assert names_passing(site, racing, workers), f"no test passes {SITES[site]}"
+    expect_noticed(racing, site, workers)
 
 
 def test_a_site_that_nobody_passes_changes_nothing(racing: Path) -> None:
@@ -96,8 +103,15 @@ def test_a_site_that_nobody_passes_changes_nothing(racing: Path) -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("site", SITES, ids=SITES.get)
+def test_a_site_that_warps_skip_is_noticed(racing: Path, site: int) -> None:
+    expect_noticed(racing, site, 32)
+
+
+@pytest.mark.proof
 @pytest.mark.timeout(7200)
-def test_thousands_of_cases(racing: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workers", "cases"), [(FEW, 10_000), (32, 1_000), (64, 300), (256, 50)])
+def test_thousands_of_cases(racing: Path, tmp_path: Path, workers: int, cases: int) -> None:
     for program in (racing, build("address,undefined", "-O1", tmp_path)):
-        ran = run(program, "--cases", 10_000, "--seed", 1_000_000, "--seconds", 3400)
+        ran = run(program, "--workers", workers, "--cases", cases, "--seed", 1_000_000, "--seconds", 3400)
         assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -5,8 +5,10 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -21,6 +23,7 @@ class ThreadsBlock {
     struct Team {
         Team(int workers, int skipped_site) : workers(workers), skipped_site(skipped_site), slots(workers) {
             pthread_barrier_init(&barrier, nullptr, static_cast<unsigned>(workers));
+            if (workers > ddtree::kTeam) first = std::make_unique<Team>(ddtree::kTeam, skipped_site);
         }
         ~Team() { pthread_barrier_destroy(&barrier); }
         Team(const Team&) = delete;
@@ -33,12 +36,14 @@ class ThreadsBlock {
         int skipped_site;
         pthread_barrier_t barrier;
         std::vector<Slot> slots;
+        std::unique_ptr<Team> first;  // of the first workers, where these are many
     };
 
     ThreadsBlock(Team& team, int rank) : team_(&team), rank_(rank) {}
 
     int rank() const { return rank_; }
     int size() const { return team_->workers; }
+    ThreadsBlock first_team() const { return {team_->first ? *team_->first : *team_, rank_}; }
 
     void sync(int site) const {
         if (site != team_->skipped_site) wait();
@@ -89,13 +94,3 @@ class ThreadsBlock {
     Team* team_;
     int rank_;
 };
-
-// Runs `work(block)` on `workers` threads and waits for them.
-template <class Work>
-void run_on_threads(int workers, int skipped_site, Work work) {
-    ThreadsBlock::Team team(workers, skipped_site);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < workers; ++rank)
-        threads.emplace_back([&team, &work, rank] { work(ThreadsBlock(team, rank)); });
-    for (auto& thread : threads) thread.join();
-}

@@ -9,6 +9,7 @@
 
 #include "ddtree/retrieve.h"
 #include "ddtree/tree.h"
+#include "ddtree/tree_padded.h"
 #include "harness.h"
 
 namespace tree_cases {
@@ -62,6 +63,7 @@ struct Scratch {
     std::vector<std::uint64_t> costs;
     std::vector<std::int64_t> places;
     std::vector<std::int32_t> next_rows, heads, links;
+    std::int32_t count = -1;
     int bucket_bits;
 
     Scratch(Harness& h, const Rows& rows, int budget, int workers)
@@ -74,7 +76,8 @@ struct Scratch {
         heads.resize(std::size_t{1} << bucket_bits);
     }
     ddtree::TreeScratch view() {
-        return {nodes.data(), next_rows.data(), costs.data(), places.data(), {heads.data(), links.data(), bucket_bits}};
+        return {nodes.data(),  next_rows.data(), costs.data(),
+                places.data(), &count,           {heads.data(), links.data(), bucket_bits}};
     }
 };
 
@@ -96,10 +99,56 @@ inline void test_build(Harness& h) {
     const Rows rows(h);
     const int budget = h.integer(0, 40);
     Built serial(budget), threads(budget);
-    Scratch one(h, rows, budget, 1), many(h, rows, budget, 5);
+    Scratch one(h, rows, budget, 1), many(h, rows, budget, ddtree::kTeam);
     serial.build(ddtree::SerialBlock{}, rows, budget, one.view());
-    h.on_threads([&](const ThreadsBlock& block) { threads.build(block, rows, budget, many.view()); });
+    h.on_threads([&](const auto& block) { threads.build(block, rows, budget, many.view()); });
     h.expect(serial == threads, "tree of " + std::to_string(serial.status[0]) + " nodes");
+}
+
+// A batch of two trees with all that is written of them.
+struct PaddedBatch {
+    Words fields, retrieve, status;
+    std::vector<std::uint8_t> visible;
+
+    explicit PaddedBatch(int budget)
+        : fields(2 * ddtree::TreeArrays::kFields * (budget + 1), -7),
+          retrieve(2 * 3 * (budget + 1), -7),
+          status(4, -7),
+          visible(2 * (budget + 1) * (budget + 1), 7) {}
+
+    ddtree::PaddedTrees<double> over(const Rows& rows, const Rows& twice, int budget) {
+        return {twice.log_probs.data(),
+                twice.token_ids.data(),
+                twice.child_rows.empty() ? nullptr : twice.child_rows.data(),
+                2,
+                rows.rows,
+                rows.ranks,
+                budget,
+                fields.data(),
+                retrieve.data(),
+                visible.data(),
+                status.data()};
+    }
+    bool operator==(const PaddedBatch&) const = default;
+};
+
+inline void test_padded(Harness& h) {
+    const Rows rows(h);
+    Rows twice = rows;
+    for (Words* words : {&twice.token_ids, &twice.child_rows}) words->insert(words->end(), words->begin(), words->end());
+    twice.log_probs.insert(twice.log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
+    twice.log_probs[h.integer(0, 2 * rows.rows * rows.ranks - 1)] = -1.0;
+    const int budget = h.integer(0, 40);
+    PaddedBatch serial(budget), threads(budget);
+    Scratch one(h, rows, budget, 1), many(h, rows, budget, ddtree::kTeam);
+    for (int tree = 0; tree < 2; ++tree) {
+        ddtree::build_padded_tree(ddtree::SerialBlock{}, serial.over(rows, twice, budget), tree, one.view());
+        h.on_threads([&](const auto& block) {
+            ddtree::build_padded_tree(block, threads.over(rows, twice, budget), tree, many.view());
+        });
+    }
+    h.expect(serial == threads, "padded trees");
+    h.expect(std::count(serial.fields.begin(), serial.fields.end(), -7) == 0, "something was not written");
 }
 
 // Parents of a random tree of `nodes` nodes.
@@ -131,7 +180,7 @@ inline void test_encode(Harness& h) {
     const int length = static_cast<int>(parents.size()) + h.integer(0, 5);
     Encoded serial(length), threads(length);
     serial.encode(ddtree::SerialBlock{}, parents);
-    h.on_threads([&](const ThreadsBlock& block) { threads.encode(block, parents); });
+    h.on_threads([&](const auto& block) { threads.encode(block, parents); });
     h.expect(serial == threads, "retrieve arrays");
 }
 
@@ -153,8 +202,8 @@ inline void test_topology(Harness& h) {
     };
     std::vector<std::int32_t> one(ddtree::topology_scratch_words(length)), many = one;
     const std::int64_t serial = check(ddtree::SerialBlock{}, one);
-    std::vector<std::int64_t> verdicts(8, serial);
-    h.on_threads([&](const ThreadsBlock& block) { verdicts[block.rank()] = check(block, many); });
+    std::vector<std::int64_t> verdicts(Harness::kMostWorkers, serial);
+    h.on_threads([&](const auto& block) { verdicts[block.rank()] = check(block, many); });
     for (const std::int64_t verdict : verdicts) h.expect(verdict == serial, "topology verdict");
 }
 
@@ -163,10 +212,13 @@ inline void test_topology(Harness& h) {
 inline std::vector<Test> tree_tests() {
     using namespace ddtree;
     return {
-        {"tree_build", {kSiteRowsChecked, kSiteTreePick}, tree_cases::test_build},
+        {"tree_build", {kSiteRowsChecked, kSiteTreePick, kSiteTreeTaken}, tree_cases::test_build},
+        {"tree_padded",
+         {kSiteRowsChecked, kSiteTreePick, kSiteTreeTaken, kSiteTreeWritten},
+         tree_cases::test_padded},
         {"tree_encode", {}, tree_cases::test_encode},
         {"topology",
-         {kSiteTopologyRange, kSiteTopologyPredecessors, kSiteTopologyJump, kSiteTopologyReached, kSiteSiblingTokens,
+         {kSiteTopologyRange, kSiteTopologyPointed, kSiteTopologyPredecessors, kSiteTopologyJump, kSiteTopologyReached, kSiteSiblingTokens,
           kSiteSiblingVerdict},
          tree_cases::test_topology},
     };

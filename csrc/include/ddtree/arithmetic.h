@@ -24,12 +24,28 @@
 
 #define DDTREE_INLINE inline __attribute__((always_inline))
 
+// In front of a loop whose loads should be under way together.
+#if defined(__CUDACC__)
+#define DDTREE_PRAGMA(text) _Pragma(#text)
+#define DDTREE_UNROLL(times) DDTREE_PRAGMA(unroll times)
+#else
+#define DDTREE_UNROLL(times)
+#endif
+
 namespace ddtree {
 
 inline constexpr int kLanes = 32;
 inline constexpr int kChunk = 1024;
 
 DDTREE_HD DDTREE_INLINE constexpr std::int64_t chunks_of(std::int64_t size) { return (size + kChunk - 1) / kChunk; }
+
+// The masses of `chunks` chunks in index order.
+DDTREE_HD DDTREE_INLINE double sum_of_chunks(const float* masses, std::int64_t chunks) {
+    double total = 0.0;
+    DDTREE_UNROLL(8)
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += static_cast<double>(masses[chunk]);
+    return total;
+}
 
 // Rows in scratch are padded to whole groups of 32 lanes with elements that change nothing.
 DDTREE_HD DDTREE_INLINE constexpr std::int64_t padded(std::int64_t size) {
@@ -166,8 +182,9 @@ DDTREE_HD DDTREE_INLINE Float exp_nonpositive(Float x) {
 // ---- a worker's share of a chunk's lanes ----
 //
 // `LanesOf<Block>` is how a block's teams hold the 32 lanes of a chunk: Block::Lanes where a block brings its
-// own (a warp), else CpuLanes. Algorithms see only what is public here. All workers of a team call the same
-// functions in the same order; what is found is handed to all of them, but for count(), which is a worker's share.
+// own (WarpLanes, warp.h), else CpuLanes. Algorithms see only what is public here. All workers of a team call the
+// same functions in the same order; what is found is handed to all of them, but for count(), which is a worker's
+// share.
 
 // All 32 lanes in vectors: what a CPU worker holds.
 template <int W>
@@ -186,7 +203,46 @@ struct CpuLanes {
         return block.size();
     }
     // What the team's workers wrote before is seen by all of them after.
-    static DDTREE_INLINE void meet() {}
+    static DDTREE_INLINE void meet(int) {}
+
+    // One of the team writes what all of them found.
+    template <class T>
+    static DDTREE_INLINE void put(T* to, T found) {
+        *to = found;
+    }
+
+    // Copies `count` elements of a row to `out` as floats, filled up to whole groups of 32 with `fill`, and each
+    // lane's maximum to `maxima`, unless that is null; or's the flags that flag(vector) gives into `flags`. The
+    // largest element.
+    template <class T, class Flag>
+    static DDTREE_INLINE float copy(const T* row, std::int64_t count, T fill, float* out, float* maxima, Int& flags,
+                                    Flag flag) {
+        Float lanes[kVectors];
+        for (Float& lane : lanes) lane = Float{} - std::numeric_limits<float>::infinity();
+        const auto take = [&](const T* from, std::int64_t i, int j) __attribute__((always_inline)) {
+            const Float x = load<Vec>(from);
+            write_vector(out + i, x);
+            lanes[j] = lanes[j] > x ? lanes[j] : x;
+            flags |= flag(x);
+        };
+        const std::int64_t whole = count / kLanes;
+        each(whole, [&](std::int64_t i, int j) __attribute__((always_inline)) { take(row + i, i, j); });
+        if (const std::int64_t begin = whole * kLanes; begin < count) {
+            T rest[kLanes];
+            for (int lane = 0; lane < kLanes; ++lane) rest[lane] = begin + lane < count ? row[begin + lane] : fill;
+            each(1, [&](std::int64_t i, int j) __attribute__((always_inline)) { take(rest + i, begin + i, j); });
+        }
+        if (maxima == nullptr) return 0.0f;
+        __builtin_memcpy(maxima, lanes, sizeof lanes);
+        return highest(maxima);
+    }
+
+    // The numbers of the elements of the vector that begins with element i.
+    static DDTREE_INLINE Int numbers(std::int64_t i) {
+        Int numbers = {};
+        for (int w = 0; w < W; ++w) numbers[w] = static_cast<std::int32_t>(i) + w;
+        return numbers;
+    }
 
     // Calls use(i, j) for every vector j of `groups` whole groups; i is its first element.
     template <class Use>
@@ -238,12 +294,6 @@ struct CpuLanes {
         for (int half = W / 2; half > 0; half /= 2)
             for (int w = 0; w < half; ++w) flat[w] = flat[w] > flat[w + half] ? flat[w] : flat[w + half];
         return flat[0];
-    }
-
-    // Each lane's running maximum to memory; the largest of them.
-    static DDTREE_INLINE float keep_maxima(const Float (&lanes)[kVectors], float* out) {
-        __builtin_memcpy(out, lanes, sizeof lanes);
-        return highest(out);
     }
 
     // The sum of all lanes.

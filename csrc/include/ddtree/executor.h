@@ -10,6 +10,8 @@
 //                                  associative and commutative (max, min, integer sums, the better
 //                                  of two candidates), so the order does not matter
 //   int  scan(int v, int* total, site)  exclusive prefix sum of v by rank, and the sum of all
+//   Block first_team()             for work that few do better than many: an executor of the workers
+//                                  below rank kTeam (only they may call it); all of them in a small block
 //
 // reduce and scan synchronise: what was written to shared memory before them is seen after.
 // Every worker makes the same calls in the same order: what decides whether one is made must be
@@ -36,6 +38,8 @@ enum Site : int {
     // tree.h: 1..19
     kSiteRowsChecked = 1,
     kSiteTreePick = 2,
+    kSiteTreeTaken = 3,
+    kSiteTreeWritten = 4,
     // retrieve.h: 20..29
     kSiteTopologyRange = 20,
     kSiteTopologyPredecessors = 21,
@@ -43,6 +47,7 @@ enum Site : int {
     kSiteTopologyReached = 23,
     kSiteSiblingTokens = 24,
     kSiteSiblingVerdict = 25,
+    kSiteTopologyPointed = 26,
     // sample_*.h: 30..59
     kSiteRowLook = 30,
     kSiteProbsFault = 31,
@@ -54,7 +59,13 @@ enum Site : int {
     kSiteMassFrom = 37,
     kSiteNucleusEqual = 38,
     kSiteTried = 40,
+    kSiteMassesLeft = 41,
+    kSiteWalked = 42,
     kSiteVariation = 50,
+    // within a team of workers: 60..69
+    kSiteLogitsCopied = 60,
+    kSiteProbsCopied = 61,
+    kSiteOneHot = 62,
 };
 
 struct Minimum {
@@ -78,6 +89,9 @@ struct Sum {
     }
 };
 
+// Workers that can exchange values without a barrier of the whole block: a warp.
+inline constexpr int kTeam = 32;
+
 // One worker: every primitive is the identity.
 struct SerialBlock {
     DDTREE_HD constexpr int rank() const { return 0; }
@@ -91,7 +105,17 @@ struct SerialBlock {
         *total = value;
         return 0;
     }
+    DDTREE_HD SerialBlock first_team() const { return {}; }
 };
+
+// A write that other workers may make at the same time to the same place: one of them stands.
+DDTREE_HD inline void write_raced(std::int32_t* to, std::int32_t value) {
+#if defined(__CUDA_ARCH__)
+    *static_cast<volatile std::int32_t*>(to) = value;
+#else
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
 
 // Of numbered work, worker w owns the numbers w, w + size, w + 2 * size, ...
 template <class Block>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 
 #include "ddtree/executor.h"
@@ -134,16 +135,18 @@ DDTREE_HD std::int64_t check_topology(const Block& block, const std::int64_t* ne
     fault = block.reduce(fault, Minimum{}, kSiteTopologyRange);
     if (fault != kSoundTopology) return fault;
 
-    const auto point = [&](int node, std::int64_t target) {
-        if (target < 0 || !owns(block, target)) return false;
-        if (pointer_from[target] != target)
-            fault = Minimum{}(fault, pack_topology_fault(static_cast<int>(target), TopologyFault::visited_twice));
-        pointer_from[target] = node;
-        return true;
-    };
-    for (int node = 0; node < nodes; ++node) {
-        point(node, next_token[node]);
-        if (point(node, next_sibling[node])) first_sibling[next_sibling[node]] = node;
+    for (int node = block.rank(); node < nodes; node += block.size()) {
+        if (next_token[node] >= 0) write_raced(pointer_from + next_token[node], node);
+        if (next_sibling[node] < 0) continue;
+        write_raced(pointer_from + next_sibling[node], node);
+        write_raced(first_sibling + next_sibling[node], node);
+    }
+    block.sync(kSiteTopologyPointed);
+    for (int node = block.rank(); node < nodes; node += block.size()) {  // of two that point at one, one lost
+        for (const std::int64_t target : {next_token[node], next_sibling[node]}) {
+            if (target >= 0 && (pointer_from[target] != node || next_token[node] == next_sibling[node]))
+                fault = Minimum{}(fault, pack_topology_fault(static_cast<int>(target), TopologyFault::visited_twice));
+        }
     }
     fault = block.reduce(fault, Minimum{}, kSiteTopologyPredecessors);
     if (fault != kSoundTopology) return fault;

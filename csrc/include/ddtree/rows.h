@@ -44,7 +44,7 @@ struct CandidateRows {
     }
 };
 
-// Memory the workers share; its contents need not be initialised.
+// Memory the workers share; its contents need not be initialised. kTeam workers and more do not use it.
 struct RowsScratch {
     std::int32_t* heads;  // [2^bucket_bits]
     std::int32_t* links;  // [rows * ranks]
@@ -106,6 +106,21 @@ DDTREE_HD std::int64_t first_entry_fault(const Block& block, const CandidateRows
     return kNoFault;
 }
 
+// The first token that stands twice in its row, among this worker's entries: each is compared with those before it.
+// Entries of probability 0 are no candidates and do not count.
+template <class Block, class T>
+DDTREE_HD std::int64_t first_token_twice_in_pairs(const Block& block, const CandidateRows<T>& in) {
+    const int entries = in.rows * in.ranks;
+    for (int entry = block.rank(); entry < entries; entry += block.size()) {
+        if (in.log_probs[entry] == -std::numeric_limits<T>::infinity()) continue;
+        const std::int64_t token = in.token_ids[entry];
+        bool twice = false;
+        for (int before = entry - entry % in.ranks; before < entry; ++before) twice |= in.token_ids[before] == token;
+        if (twice) return pack_fault(entry, RowsFault::token_twice);
+    }
+    return kNoFault;
+}
+
 // The first token that stands twice in its row, among those whose bucket is this worker's. heads[b] is the
 // last entry + 1 that fell into bucket b; entries of earlier rows are told by their number, so that nothing
 // is cleared between rows. Entries of probability 0 are no candidates and do not count.
@@ -138,7 +153,10 @@ DDTREE_HD std::int64_t first_token_twice(const Block& block, const CandidateRows
 // The first fault of the rows, packed, or kNoFault; the same to every worker.
 template <class Block, class T>
 DDTREE_HD std::int64_t first_rows_fault(const Block& block, const CandidateRows<T>& in, const RowsScratch& scratch) {
-    const std::int64_t mine = Minimum{}(first_entry_fault(block, in), first_token_twice(block, in, scratch));
+    // Every worker passes all entries on the way to its buckets: for many workers, pairs are less work.
+    const std::int64_t twice =
+        block.size() < kTeam ? first_token_twice(block, in, scratch) : first_token_twice_in_pairs(block, in);
+    const std::int64_t mine = Minimum{}(first_entry_fault(block, in), twice);
     return block.reduce(mine, Minimum{}, kSiteRowsChecked);
 }
 

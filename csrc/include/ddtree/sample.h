@@ -87,6 +87,30 @@ struct LogitRows {
     DDTREE_HD const T* row(std::int64_t node) const { return first + node * stride; }
 };
 
+// A batch of trees, batch-major, and what the walks leave, as a device keeps it.
+template <class T>
+struct VerifyBatch {
+    LogitRows<T> logits;             // of the first tree
+    std::int64_t logits_stride;      // elements from one tree's first row to the next one's
+    const std::int64_t* candidates;  // [batch, nodes], as are the next three
+    const std::int64_t* next_token;
+    const std::int64_t* next_sibling;
+    const float* coins;
+    const float* final_coins;  // [batch]
+    SamplingRule rule;
+    double threshold_single;
+    double threshold_acc;
+    int batch;
+    int nodes;
+    // Entries that a walk does not use are -1, numbers 0; a faulty tree has nothing else.
+    std::int64_t* path;     // [batch, nodes] root first
+    std::int64_t* outcome;  // [batch, 4]: accepted drafts, tried nodes, bonus token, BonusSource
+    double* bonus;          // [batch, 3]: bonus_prob, bonus_cumulative, residual_mass
+    std::int64_t* tried;    // [batch, nodes, 2]: node, accepted
+    double* decisions;      // [batch, nodes, 3]: prob, cumulative, coin
+    std::int32_t* status;   // [batch] 0, or pack_status of what is wrong
+};
+
 // Walks one tree with the rows of logits; only those it visits are read. The outcome is left in the scratch.
 template <class Block, class T>
 DDTREE_HD void verify_tree(const Block& block, const LogitRows<T>& logits, const SamplingRule& rule,
@@ -96,6 +120,40 @@ DDTREE_HD void verify_tree(const Block& block, const LogitRows<T>& logits, const
     });
     const bool drawn = block.rank() == 0 && scratch.verdict->fault == SampleFault::none;
     if (drawn && rule.greedy()) scratch.verdict->bonus_source = BonusSource::argmax;
+}
+
+// Walks one tree of the batch.
+template <class Block, class T>
+DDTREE_HD void verify_batch_tree(const Block& block, const VerifyBatch<T>& in, std::int64_t at,
+                                 const WalkScratch& scratch) {
+    const std::int64_t offset = at * in.nodes;
+    const LogitRows<T> logits = {in.logits.first + at * in.logits_stride, in.logits.stride, in.logits.size};
+    const WalkTree tree = {in.candidates + offset, in.next_token + offset, in.next_sibling + offset,
+                           in.nodes,               in.nodes,               true};
+    const WalkCoins coins = {in.coins + offset, in.final_coins[at], in.threshold_single, in.threshold_acc};
+    verify_tree(block, logits, in.rule, tree, coins, scratch);
+    block.sync(kSiteWalked);
+    const WalkVerdict& verdict = *scratch.verdict;
+    const bool sound = verdict.fault == SampleFault::none;
+    for (int i = block.rank(); i < in.nodes; i += block.size()) {
+        const bool tried = sound && i < verdict.tried;
+        const Tried child = tried ? scratch.tried[i] : Tried{0.0, 0.0, 0.0f, -1, -1};
+        in.path[offset + i] = sound && i <= verdict.accepted ? scratch.path[i] : -1;
+        in.tried[2 * (offset + i)] = child.node;
+        in.tried[2 * (offset + i) + 1] = child.accepted;
+        in.decisions[3 * (offset + i)] = child.prob;
+        in.decisions[3 * (offset + i) + 1] = child.cumulative;
+        in.decisions[3 * (offset + i) + 2] = static_cast<double>(child.coin);
+    }
+    if (block.rank() != 0) return;
+    in.outcome[4 * at] = sound ? verdict.accepted : -1;
+    in.outcome[4 * at + 1] = sound ? verdict.tried : -1;
+    in.outcome[4 * at + 2] = sound ? verdict.bonus_token : -1;
+    in.outcome[4 * at + 3] = sound ? static_cast<std::int64_t>(verdict.bonus_source) : -1;
+    in.bonus[3 * at] = sound ? verdict.bonus_prob : 0.0;
+    in.bonus[3 * at + 1] = sound ? verdict.bonus_cumulative : 0.0;
+    in.bonus[3 * at + 2] = sound ? verdict.residual_mass : 0.0;
+    in.status[at] = pack_status(verdict.fault, verdict.fault_node);
 }
 
 }  // namespace ddtree

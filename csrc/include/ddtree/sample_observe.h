@@ -99,13 +99,11 @@ DDTREE_HD RawMasses raw_masses(const Block& block, std::int64_t size, float maxi
             masses[j] += mass;
             weighted[j] += mass > 0.0f ? mass * log_mass : Float{};
         });
-        scratch.raw.chunk_masses[chunk] = Lanes::pairwise(masses);
-        scratch.weighted[chunk] = Lanes::pairwise(weighted);
+        Lanes::put(scratch.raw.chunk_masses + chunk, Lanes::pairwise(masses));
+        Lanes::put(scratch.weighted + chunk, Lanes::pairwise(weighted));
     });
     const double norm = add_chunk_masses(block, size, scratch.raw);
-    double weighted = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk)
-        weighted += static_cast<double>(scratch.weighted[chunk]);
+    const double weighted = sum_of_chunks(scratch.weighted, chunks_of(size));
     const double entropy = std::log(norm) - weighted / norm;
     return {norm, entropy > 0.0 ? entropy : 0.0};
 }
@@ -123,17 +121,16 @@ DDTREE_HD double total_variation(const Block& block, const D* draft_logits, std:
     const auto draft_scale = static_cast<float>(1.0 / norm);
     const auto raw_scale = static_cast<float>(1.0 / raw_norm);
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        scratch.weighted[chunk] = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+        const float off = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
             using Vec = typename Lanes::Vec;
             const Float difference = load<Vec>(scratch.raw.values + first + i) * raw_scale -
                                      load<Vec>(scratch.draft.values + first + i) * draft_scale;
             return difference > 0.0f ? difference : Float{};
         });
+        Lanes::put(scratch.weighted + chunk, off);
     });
     block.sync(kSiteVariation);
-    double total = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk)
-        total += static_cast<double>(scratch.weighted[chunk]);
+    const double total = sum_of_chunks(scratch.weighted, chunks_of(size));
     return total < 1.0 ? total : 1.0;
 }
 

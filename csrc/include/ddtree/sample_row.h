@@ -63,24 +63,6 @@ DDTREE_HD DDTREE_INLINE float lowest_of(const float*) { return -std::numeric_lim
 DDTREE_HD DDTREE_INLINE BFloat16 lowest_of(const BFloat16*) { return {0xff80}; }
 DDTREE_HD DDTREE_INLINE Float16 lowest_of(const Float16*) { return {0xfc00}; }
 
-// Gives use(i, j, vector) the groups of a chunk, the last one filled up with `fill`.
-template <class Lanes, class T, class Use>
-DDTREE_HD DDTREE_INLINE void read_chunk(const T* row, std::int64_t size, std::int64_t first, std::int64_t groups,
-                                        T fill, Use use) {
-    using Vec = typename Lanes::Vec;
-    const std::int64_t whole = first + groups * kLanes <= size ? groups : groups - 1;
-    Lanes::each(whole, [&](std::int64_t i, int j) __attribute__((always_inline)) {
-        use(first + i, j, load<Vec>(row + first + i));
-    });
-    if (whole == groups) return;
-    const std::int64_t begin = first + whole * kLanes;
-    T rest[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) rest[lane] = begin + lane < size ? row[begin + lane] : fill;
-    Lanes::each(1, [&](std::int64_t i, int j) __attribute__((always_inline)) {
-        use(begin + i, j, load<Vec>(rest + i));
-    });
-}
-
 // What is wrong with values some of which are.
 template <class Block>
 DDTREE_HD SampleFault fault_among(const float* values, std::int64_t count) {
@@ -114,18 +96,14 @@ DDTREE_HD RowLook read_logits(const Block& block, const T* row, std::int64_t siz
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     RowLook look = {-kInfinity, SampleFault::none};
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        Float lanes[Lanes::kVectors];
-        for (Float& lane : lanes) lane = Float{} - kInfinity;
         Int wrong = {};
-        detail::read_chunk<Lanes>(row, size, first, groups, detail::lowest_of(row),
-                                  [&](std::int64_t i, int j, Float x) __attribute__((always_inline)) {
-                                      write_vector(scratch.values + i, x);
-                                      lanes[j] = lanes[j] > x ? lanes[j] : x;
-                                      wrong |= x < kInfinity ? Int{} : Int{} - 1;
-                                  });
-        const float best = Lanes::keep_maxima(lanes, scratch.lane_maxima + chunk * kLanes);
+        const std::int64_t count = Minimum{}(size - first, std::int64_t{kChunk});
+        const float best =
+            Lanes::copy(row + first, count, detail::lowest_of(row), scratch.values + first,
+                        scratch.lane_maxima + chunk * kLanes, wrong,
+                        [&](Float x) __attribute__((always_inline)) { return x < kInfinity ? Int{} : Int{} - 1; });
         SampleFault fault = SampleFault::none;
-        Lanes::meet();
+        Lanes::meet(kSiteLogitsCopied);
         if (Lanes::any(wrong)) {
             fault = detail::fault_among<Block>(scratch.values + first, groups * kLanes);
             if (fault == SampleFault::negative) fault = SampleFault::none;
@@ -143,24 +121,23 @@ DDTREE_HD RowLook read_logits(const Block& block, const T* row, std::int64_t siz
 template <class Block>
 DDTREE_HD double add_chunk_masses(const Block& block, std::int64_t size, const RowScratch& scratch) {
     block.sync(kSiteChunkMasses);
-    double total = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk)
-        total += static_cast<double>(scratch.chunk_masses[chunk]);
-    return total;
+    return sum_of_chunks(scratch.chunk_masses, chunks_of(size));
 }
 
-// Turns scratch.values into the masses that `mass(i, value)` makes of them, a vector at a time; returns their sum.
+// Turns scratch.values into the masses that mass(i, values) makes of them, a vector at a time, i being the first
+// element's token; returns their sum.
 template <class Block, class Mass>
 DDTREE_HD DDTREE_INLINE double make_masses(const Block& block, std::int64_t size, const RowScratch& scratch,
                                            Mass mass) {
     using Lanes = LanesOf<Block>;
     using Float = typename Lanes::Float;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        scratch.chunk_masses[chunk] = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            const Float made = mass(load<typename Lanes::Vec>(scratch.values + first + i));
+        const float made_here = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            const Float made = mass(first + i, load<typename Lanes::Vec>(scratch.values + first + i));
             write_vector(scratch.values + first + i, made);
             return made;
         });
+        Lanes::put(scratch.chunk_masses + chunk, made_here);
     });
     return add_chunk_masses(block, size, scratch);
 }
@@ -173,7 +150,7 @@ DDTREE_HD double exp_masses(const Block& block, std::int64_t size, float maximum
     using Float = typename LanesOf<Block>::Float;
     using Int = typename LanesOf<Block>::Int;
     const auto with = [&](auto divided, auto cut) {
-        return make_masses(block, size, scratch, [&](Float x) __attribute__((always_inline)) {
+        return make_masses(block, size, scratch, [&](std::int64_t, Float x) __attribute__((always_inline)) {
             Float distance = x - maximum;
             if constexpr (divided) distance = distance / temperature;
             const Float mass = exp_nonpositive<Float, Int>(distance);
@@ -192,14 +169,15 @@ DDTREE_HD double exp_masses(const Block& block, std::int64_t size, float maximum
 template <class Block>
 DDTREE_HD double keep_cut(const Block& block, std::int64_t size, const Cut& cut, const RowScratch& scratch) {
     using Float = typename LanesOf<Block>::Float;
-    if (cut.last_token != std::numeric_limits<std::int32_t>::max()) {  // equal ones: rare, one by one
-        each_chunk(block, size, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
-            for (std::int64_t i = first; i < first + groups * kLanes; ++i)
-                if (i > cut.last_token && scratch.values[i] == cut.least) scratch.values[i] = 0.0f;
+    using Lanes = LanesOf<Block>;
+    using Float = typename Lanes::Float;
+    if (cut.last_token == std::numeric_limits<std::int32_t>::max())
+        return make_masses(block, size, scratch, [&](std::int64_t, Float mass) __attribute__((always_inline)) {
+            return mass >= cut.least ? mass : Float{};
         });
-    }
-    return make_masses(block, size, scratch, [&](Float mass) __attribute__((always_inline)) {
-        return mass >= cut.least ? mass : Float{};
+    return make_masses(block, size, scratch, [&](std::int64_t i, Float mass) __attribute__((always_inline)) {
+        const Float equal_kept = Lanes::numbers(i) <= cut.last_token ? mass : Float{};
+        return mass > cut.least ? mass : mass == cut.least ? equal_kept : Float{};
     });
 }
 
@@ -229,9 +207,9 @@ DDTREE_HD void one_hot(const Block& block, std::int64_t size, std::int64_t token
             write_vector(scratch.values + first + i, Float{});
         });
         const bool here = token / kChunk == chunk;
-        Lanes::meet();
-        if (here) scratch.values[token] = 1.0f;
-        scratch.chunk_masses[chunk] = here ? 1.0f : 0.0f;
+        Lanes::meet(kSiteOneHot);
+        if (here) Lanes::put(scratch.values + token, 1.0f);
+        Lanes::put(scratch.chunk_masses + chunk, here ? 1.0f : 0.0f);
     });
 }
 
@@ -269,22 +247,23 @@ DDTREE_HD RowMasses masses_of_probs(const Block& block, const float* row, std::i
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     SampleFault fault = SampleFault::none;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        Float lanes[Lanes::kVectors] = {};
         Int wrong = {};
-        detail::read_chunk<Lanes>(row, size, first, groups, 0.0f,
-                                  [&](std::int64_t i, int j, Float p) __attribute__((always_inline)) {
-                                      write_vector(scratch.values + i, p);
-                                      lanes[j] += p;
-                                      wrong |= p < kInfinity ? Int{} : Int{} - 1;
-                                      wrong |= p < 0.0f ? Int{} - 1 : Int{};
-                                  });
-        scratch.chunk_masses[chunk] = Lanes::pairwise(lanes);
-        Lanes::meet();
+        const std::int64_t count = Minimum{}(size - first, std::int64_t{kChunk});
+        Lanes::copy(row + first, count, 0.0f, scratch.values + first, nullptr, wrong,
+                    [&](Float p) __attribute__((always_inline)) {
+                        const Int sound = p < kInfinity ? Int{} : Int{} - 1;
+                        return sound | (p < 0.0f ? Int{} - 1 : Int{});
+                    });
+        Lanes::meet(kSiteProbsCopied);
+        const float mass = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            return load<typename Lanes::Vec>(scratch.values + first + i);
+        });
+        Lanes::put(scratch.chunk_masses + chunk, mass);
         if (Lanes::any(wrong))
             fault = WorseFault{}(fault, detail::fault_among<Block>(scratch.values + first, groups * kLanes));
     });
     fault = block.reduce(fault, WorseFault{}, kSiteProbsFault);
-    const double total = add_chunk_masses(block, size, scratch);
+    const double total = sum_of_chunks(scratch.chunk_masses, chunks_of(size));  // the reduction synchronised
     if (fault == SampleFault::none && !(total > 0.0)) fault = SampleFault::no_mass;
     return {fault, 1.0};
 }

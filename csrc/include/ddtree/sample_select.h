@@ -33,7 +33,7 @@ struct RowScratch {
     float* lane_maxima;    // [32 * chunks] of the row as it was read
     float* chunk_masses;   // [chunks]
     float* trial_masses;   // [2 * chunks] chunk masses of two passes in turn
-    std::int32_t* counts;  // [chunks]
+    std::int32_t* counts;  // [chunks] of what is picked; during a walk, whether the chunk lost a token
     float* picked_values;  // [padded] elements picked out of the row
     std::int32_t* picked;  // [padded] where they stand in it, ascending
 
@@ -63,7 +63,7 @@ DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_
     };
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
         const auto here = [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); };
-        scratch.counts[chunk] = in_chunk(chunk) ? Lanes::total(Lanes::count(groups, here)) : 0;
+        Lanes::put(scratch.counts + chunk, in_chunk(chunk) ? Lanes::total(Lanes::count(groups, here)) : 0);
     });
     block.sync(kSitePickCounts);
     std::int64_t before = 0, counted = 0;
@@ -141,15 +141,14 @@ DDTREE_HD double mass_from(const Block& block, const float* masses, std::int64_t
     using Lanes = LanesOf<Block>;
     using Float = typename Lanes::Float;
     each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        chunk_masses[chunk] = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            const Float mass = load<typename Lanes::Vec>(masses + first + i);
-            return mass >= least ? mass : Float{};
+        const float mass = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            const Float x = load<typename Lanes::Vec>(masses + first + i);
+            return x >= least ? x : Float{};
         });
+        Lanes::put(chunk_masses + chunk, mass);
     });
     block.sync(kSiteMassFrom);
-    double total = 0.0;
-    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) total += static_cast<double>(chunk_masses[chunk]);
-    return total;
+    return sum_of_chunks(chunk_masses, chunks_of(size));
 }
 
 // A mass stays if it is above `least`, or equal to it in a token up to `last_token`.

@@ -1,8 +1,9 @@
 // The walk down a draft tree with the target's rows (the interface of EAGLE's and SGLang's
 // tree_speculative_sampling_target_only): accept a path, then draw the bonus token from what is left.
 //
-// Rows are prepared by all workers; the few decisions are made by worker 0, in float64 and from the very numbers
-// that are reported, so that whoever reads them can make them again.
+// Rows are prepared by all workers, the bonus token is drawn by the first team; the few decisions at nodes are made by
+// worker 0. All is decided in float64 and from the very numbers that are reported, so that whoever reads them can make
+// the decisions again.
 #pragma once
 
 #include <cstdint>
@@ -107,7 +108,9 @@ class Walker {
         WalkVerdict& verdict = *scratch_.verdict;
         WalkMove& move = *scratch_.move;
         move = {-1, false, false};
-        if (verdict.accepted == tree_.depth) return;
+        if (verdict.accepted == tree_.depth || tree_.next_token[node] == -1) return;
+        std::int32_t* const lost = scratch_.row.counts;
+        for (std::int64_t chunk = 0; chunk < chunks_of(size_); ++chunk) lost[chunk] = false;
         double cumulative = 0.0;
         const float coin = coins_.nodes == nullptr ? 0.0f : coins_.nodes[node];
         for (std::int64_t child = tree_.next_token[node]; child != -1; child = tree_.next_sibling[child]) {
@@ -128,35 +131,10 @@ class Walker {
             move.rejected = true;
             if (!(prob > 0.0)) continue;
             values_[token] = 0.0f;
+            lost[token / kChunk] = true;
             verdict.bonus_token = token;  // for now: it is what is drawn if no mass is left at all
             verdict.bonus_prob = prob;
         }
-    }
-
-    // Draws the bonus token from the masses in the scratch.
-    DDTREE_HD DDTREE_INLINE void draw(double norm) {
-        WalkVerdict& verdict = *scratch_.verdict;
-        const float* const chunk_masses = scratch_.row.chunk_masses;
-        const std::int64_t chunks = chunks_of(size_);
-        double end = 0.0;
-        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) end += static_cast<double>(chunk_masses[chunk]);
-        verdict.residual_mass = end / norm;
-        verdict.bonus_source = scratch_.move->rejected ? BonusSource::residual : BonusSource::full_row;
-        if (!(end > 0.0)) {
-            verdict.bonus_source = BonusSource::last_tried;
-            return;
-        }
-        const double mark = static_cast<double>(coins_.final) * verdict.residual_mass;
-        double running = 0.0;
-        double before = 0.0;
-        std::int64_t last = 0;  // the first chunk whose end is above the mark; if there is none, the last with mass
-        for (std::int64_t chunk = 0; chunk < chunks && !(running / norm > mark); ++chunk) {
-            if (!(chunk_masses[chunk] > 0.0f)) continue;
-            last = chunk;
-            before = running;
-            running += static_cast<double>(chunk_masses[chunk]);
-        }
-        draw_in_chunk(last, before, norm, mark);
     }
 
    private:
@@ -165,29 +143,106 @@ class Walker {
         return coin < cumulative / coins_.threshold_acc || prob >= coins_.threshold_single;
     }
 
-    // The first token of the chunk whose running sum is above the mark; if rounding leaves none, its last with mass.
-    DDTREE_HD DDTREE_INLINE void draw_in_chunk(std::int64_t chunk, double before, double norm, double mark) {
-        WalkVerdict& verdict = *scratch_.verdict;
-        const std::int64_t first = chunk * kChunk;
-        const std::int64_t end = size_ < first + kChunk ? size_ : first + kChunk;
-        double running = before;
-        for (std::int64_t token = first; token < end; ++token) {
-            const auto mass = static_cast<double>(values_[token]);
-            if (!(mass > 0.0)) continue;
-            running += mass;
-            verdict.bonus_token = token;
-            verdict.bonus_prob = mass / norm;
-            verdict.bonus_cumulative = running / norm;
-            if (verdict.bonus_cumulative > mark) return;
-        }
-        verdict.bonus_cumulative = (before + static_cast<double>(scratch_.row.chunk_masses[chunk])) / norm;
-    }
-
     const WalkTree& tree_;
     const WalkCoins& coins_;
     const std::int64_t size_;
     float* const values_;
     const WalkScratch& scratch_;
+};
+
+// The masses of the chunks that lost a token, added up again, all workers together.
+template <class Block>
+DDTREE_HD void add_up_what_is_left(const Block& block, std::int64_t size, const RowScratch& scratch) {
+    using Lanes = LanesOf<Block>;
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
+        if (scratch.counts[chunk] == 0) return;
+        const float mass = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
+            return load<typename Lanes::Vec>(scratch.values + first + i);
+        });
+        Lanes::put(scratch.chunk_masses + chunk, mass);
+    });
+    block.sync(kSiteMassesLeft);
+}
+
+// Draws the bonus token from the masses in the scratch: the first team's part, all its workers together. Of the
+// running sum the chunk is found first, in the chunk the group of 32 tokens, in the group the token.
+template <class Lanes>
+class Draw {
+   public:
+    DDTREE_HD DDTREE_INLINE Draw(const RowScratch& row, std::int64_t size, double norm)
+        : row_(row), size_(size), norm_(norm) {}
+
+    DDTREE_HD DDTREE_INLINE void into(WalkVerdict& verdict, float coin, bool rejected, bool writes) {
+        const std::int64_t chunks = chunks_of(size_);
+        double end = sum_of_chunks(row_.chunk_masses, chunks);
+        const double residual = end / norm_;
+        if (writes) {
+            verdict.residual_mass = residual;
+            verdict.bonus_source = rejected ? BonusSource::residual : BonusSource::full_row;
+            if (!(end > 0.0)) verdict.bonus_source = BonusSource::last_tried;
+        }
+        if (!(end > 0.0)) return;
+        mark_ = static_cast<double>(coin) * residual;
+        near_ = mark_ * norm_ * (1.0 - 0x1p-40);
+        const std::int64_t chunk =
+            pass(chunks, [&](std::int64_t i) __attribute__((always_inline)) { return row_.chunk_masses[i]; });
+        end = before_ + static_cast<double>(row_.chunk_masses[chunk]);
+        const std::int64_t first = chunk * kChunk + pass_groups(chunk) * kLanes;
+        const std::int64_t tokens = Minimum{}(size_ - first, std::int64_t{kLanes});
+        const float* const values = row_.values + first;
+        const std::int64_t token =
+            pass(tokens, [&](std::int64_t i) __attribute__((always_inline)) { return values[i]; });
+        if (!writes) return;
+        const auto mass = static_cast<double>(values[token]);
+        verdict.bonus_token = first + token;
+        verdict.bonus_prob = mass / norm_;
+        verdict.bonus_cumulative = (found_ ? before_ + mass : end) / norm_;
+    }
+
+   private:
+    // Whether a running sum is above the mark; the division is left out where it cannot be.
+    DDTREE_HD DDTREE_INLINE bool above(double running) const { return running >= near_ && running / norm_ > mark_; }
+
+    // The first of `count` masses whose running sum, from before_ on, is above the mark; if rounding leaves none, the
+    // last with mass. before_ becomes the sum before it.
+    template <class Mass>
+    DDTREE_HD DDTREE_INLINE std::int64_t pass(std::int64_t count, Mass mass_of) {
+        double running = before_;
+        std::int64_t last = 0;
+        found_ = false;
+        for (std::int64_t i = 0; i < count && !found_; ++i) {
+            const float mass = mass_of(i);
+            if (!(mass > 0.0f)) continue;
+            last = i;
+            before_ = running;
+            running += static_cast<double>(mass);
+            found_ = above(running);
+        }
+        return last;
+    }
+
+    DDTREE_HD DDTREE_INLINE std::int64_t pass_groups(std::int64_t chunk) {
+        const float* const values = row_.values + chunk * kChunk;
+        const std::int64_t groups = (Minimum{}(size_ - chunk * kChunk, std::int64_t{kChunk}) + kLanes - 1) / kLanes;
+        float masses[kChunk / kLanes];  // at once, so that the loads are under way together
+        DDTREE_UNROLL(32)
+        for (int group = 0; group < kChunk / kLanes; ++group) {
+            masses[group] = 0.0f;
+            if (group < groups)
+                masses[group] = Lanes::sum(1, [&](std::int64_t i) __attribute__((always_inline)) {
+                    return load<typename Lanes::Vec>(values + group * kLanes + i);
+                });
+        }
+        return pass(groups, [&](std::int64_t i) __attribute__((always_inline)) { return masses[i]; });
+    }
+
+    const RowScratch& row_;
+    const std::int64_t size_;
+    const double norm_;
+    double mark_ = 0.0;
+    double near_ = 0.0;
+    double before_ = 0.0;  // the running sum
+    bool found_ = false;
 };
 
 }  // namespace detail
@@ -218,9 +273,11 @@ DDTREE_HD void walk_tree(const Block& block, const WalkTree& tree, const WalkCoi
         block.sync(kSiteTried);
         if (scratch.move->failed) return;
     }
-    if (scratch.move->rejected)
-        make_masses(block, size, scratch.row, [](auto mass) __attribute__((always_inline)) { return mass; });
-    if (first) walker.draw(row.norm);
+    using Lanes = LanesOf<Block>;
+    const bool rejected = scratch.move->rejected;
+    if (rejected) detail::add_up_what_is_left(block, size, scratch.row);
+    if (Lanes::team(block) == 0)
+        detail::Draw<Lanes>(scratch.row, size, row.norm).into(*scratch.verdict, coins.final, rejected, first);
 }
 
 }  // namespace ddtree

@@ -7,7 +7,7 @@
 // later sibling can come before its parent or its earlier sibling, the best of these offers is the best of all
 // nodes. Worker w keeps the offers of the nodes w, w + size, w + 2 * size, ... in a binary heap of its own, and
 // one reduction over the heaps' tops picks the next node: a single worker has the classic heap, many workers
-// have short ones.
+// have short ones. The first team picks; all workers check the rows and write what is known of the nodes.
 #pragma once
 
 #include <bit>
@@ -65,8 +65,9 @@ struct TreeArrays {
 struct TreeScratch {
     Candidate* nodes;           // [budget + 1]
     std::int32_t* next_rows;    // [budget + 1], the row of a node's children, -1: none
-    std::uint64_t* heap_costs;  // [budget + 1 + 2 * size]
-    std::int64_t* heap_places;  // [budget + 1 + 2 * size]
+    std::uint64_t* heap_costs;  // [budget + 1 + 2 * size], size: of the first team
+    std::int64_t* heap_places;  // as many
+    std::int32_t* count;        // [1]
     RowsScratch rows;
 };
 
@@ -211,26 +212,30 @@ DDTREE_HD int take_best(const Block& block, const CandidateRows<T> in, int budge
     return count;
 }
 
-// Builds the tree of at most `budget` nodes into `out`; or, if something is wrong with the rows, writes the status
-// alone. Entries past num_nodes are 0, in parents, ranks and rows -1.
+// Builds the tree of at most `budget` nodes into `out`; if something is wrong with the rows, the root alone, and the
+// status says what. Entries past num_nodes are 0, in parents, ranks and rows -1. Returns num_nodes, to every worker.
 template <class Block, class T>
-DDTREE_HD void build_tree(const Block& block, const CandidateRows<T>& in, int budget, const TreeScratch& scratch,
-                          const TreeArrays& out) {
+DDTREE_HD int build_tree(const Block& block, const CandidateRows<T>& in, int budget, const TreeScratch& scratch,
+                         const TreeArrays& out) {
     const std::int64_t fault = first_rows_fault(block, in, scratch.rows);
     const bool sound = fault == kNoFault;
-    const int count = sound ? take_best(block, in, budget, scratch, out) : 0;
-    if (block.rank() == 0) {
-        out.status[0] = count;
-        out.status[1] = sound ? 0 : fault;
+    if (block.rank() < kTeam) {
+        const int taken = sound ? take_best(block.first_team(), in, budget, scratch, out) : 0;
+        if (block.rank() == 0) {
+            *scratch.count = taken;
+            out.status[0] = taken;
+            out.status[1] = sound ? 0 : fault;
+        }
     }
-    if (!sound) return;
+    block.sync(kSiteTreeTaken);
+    const int count = *scratch.count;
     if (owns(block, 0)) {
-        out.token_ids[0] = 0;
+        out.token_ids[0] = out.depths[0] = 0;
         out.parents[0] = out.ranks[0] = out.rows[0] = -1;
         out.log_weights[0] = 0.0;
     }
     const int first = block.rank() > 0 ? block.rank() : block.size();
-    for (int node = first; node <= count; node += block.size()) {  // a worker's own: it wrote scratch.nodes[node]
+    for (int node = first; node <= count; node += block.size()) {
         const Candidate& taken = scratch.nodes[node];
         out.token_ids[node] = in.token_ids[taken.entry()];
         out.parents[node] = taken.parent();
@@ -241,6 +246,7 @@ DDTREE_HD void build_tree(const Block& block, const CandidateRows<T>& in, int bu
         out.parents[node] = out.ranks[node] = out.rows[node] = -1;
         out.log_weights[node] = 0.0;
     }
+    return count;
 }
 
 // Row i of out [length, length] marks what node i sees: its ancestors and itself; a row from `nodes` on is padding
