@@ -28,6 +28,7 @@ _HOME = {
     "load_drafter": "models",
     "load_engine": "engine",
     "load_target": "models",
+    "HybridDrafter": "drafters.hybrid",
     "NgramDrafter": "drafters.ngram",
     "TreeDecoder": "decoder",
     "SettingsError": "decoder",

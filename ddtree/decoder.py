@@ -18,6 +18,7 @@ import torch
 
 from ddtree.describe import drafter_info, engine_info, target_info
 from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
+from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.kvcache import TargetCache
 from ddtree.prompt import SettingsError, encode_prompt
@@ -39,7 +40,8 @@ from ddtree.trace import (
 from ddtree.tree import DraftTree, build_ddtree_tree
 
 DRAFT_TEMPERATURE = 1.0
-"""The drafter's logits are divided by this before they become the tree's log-probabilities."""
+"""The drafter's logits are divided by this before they become the tree's log-probabilities (of a hybrid,
+before n-gram continuations are mixed in)."""
 
 MIN_CANDIDATES = 32
 """Entries of a candidate row that are looked at even for small budgets: the rank of a missed token is worth
@@ -78,7 +80,8 @@ class Run:
 
 
 class TreeDecoder:
-    """Decodes with `target`, drafting with one of `drafters` (the n-gram drafter is always there).
+    """Decodes with `target`, drafting with one of `drafters`; the n-gram drafter is always there. Beside a
+    DFlash drafter stands the hybrid of both, the first choice unless it is given elsewhere.
 
     `drafters` stand in order of preference. `not_used` says why no trained drafter is among them. Settings
     may be changed between steps: `decoder.settings = decoder.settings.updated(budget=31)`.
@@ -92,8 +95,11 @@ class TreeDecoder:
         not_used: str | None = None,
     ) -> None:
         given = [] if drafters is None else list(drafters) if isinstance(drafters, Sequence) else [drafters]
-        if not any(drafter.kind == "ngram" for drafter in given):
+        kinds = {drafter.kind: drafter for drafter in given}
+        if "ngram" not in kinds:
             given.append(NgramDrafter())
+        if "dflash" in kinds and "hybrid" not in kinds:
+            given.insert(0, HybridDrafter(kinds["dflash"]))
         self.target = target
         self.drafters: dict[DrafterName, Drafter] = {drafter.kind: drafter for drafter in given}
         self.not_used = not_used
@@ -250,7 +256,7 @@ class TreeDecoder:
             run.drafter_states[settings.drafter] = drafter.new_state(run.cache.capacity)
         return drafter.draft(
             run.drafter_states[settings.drafter],
-            Context(run.token_ids, run.cache.features),
+            Context(run.token_ids, run.cache.features, settings.temperature),
             block_size=block_size,
             candidates=min(max(settings.budget, MIN_CANDIDATES), self.target.vocab_size),
             temperature=DRAFT_TEMPERATURE,

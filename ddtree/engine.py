@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ddtree.drafters.base import Drafter
+from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.models import DrafterUnavailable, load_drafter, load_target
 from ddtree.target import Target
@@ -43,4 +44,4 @@ def load_engine(
         if draft_model is not None:
             raise
         return LoadedEngine(target, (NgramDrafter(),), str(error))
-    return LoadedEngine(target, (trained, NgramDrafter()), None)
+    return LoadedEngine(target, (HybridDrafter(trained), trained, NgramDrafter()), None)

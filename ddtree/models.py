@@ -188,6 +188,7 @@ def list_models() -> list[KnownModel]:
         *(KnownModel(name, "target", True, "in Hugging Face's cache") for name in _cached_ids()),
         KnownModel(DEFAULT_DRAFTER, "drafter", shipped, f"DFlash for {DEFAULT_MODEL}, shipped"),
         KnownModel("n-gram", "drafter", True, "training-free, for every target"),
+        KnownModel("hybrid", "drafter", True, "n-grams inside a DFlash drafter's tree"),
     ]
 
 

@@ -78,7 +78,7 @@ class StepRecord:
             draft_log_probs=[
                 self._log_probs[row][rank] for row, rank in zip(self._node_rows, self._ranks, strict=True)
             ],
-            origin=[draft.source] * len(self._token_ids) if draft is not None else [],
+            origin=[self._origin(row, rank) for row, rank in zip(self._node_rows, self._ranks, strict=True)],
         )
         self._parts["retrieve"] = trace.Retrieve(
             retrieve_index=arrays.retrieve_index.tolist(),
@@ -93,6 +93,8 @@ class StepRecord:
         self._log_probs = draft.top_log_probs.tolist()
         self._rows = draft.top_token_ids.tolist()
         self._child_rows = None if draft.child_rows is None else draft.child_rows.tolist()
+        self._by_ngram = None if draft.by_ngram is None else draft.by_ngram.tolist()
+        self._source = draft.source
         keep = [0] * count
         if count:
             keep[0] = 1
@@ -114,6 +116,9 @@ class StepRecord:
                 child_rows=None
                 if self._child_rows is None
                 else [row[:n] for row, n in zip(self._child_rows, keep, strict=True)],
+                origins=None
+                if self._by_ngram is None
+                else [[self._origin(row, rank) for rank in range(n)] for row, n in enumerate(keep)],
             ),
         )
 
@@ -122,6 +127,12 @@ class StepRecord:
         if self._child_rows is not None:
             return int(self._child_rows[row][rank])
         return row + 1 if row + 1 < len(self._rows) else -1
+
+    def _origin(self, row: int, rank: int) -> trace.Origin:
+        if self._by_ngram is not None:
+            return "ngram" if self._by_ngram[row][rank] else "dflash"
+        assert self._source != "hybrid"
+        return self._source
 
     def _row_of_children(self, node: int) -> int:
         if not self._rows:
@@ -139,6 +150,7 @@ class StepRecord:
         settings = self._settings
         visited = verdict.accept_index
         rows = [self._row_of_children(node) for node in visited]
+        whole, whole_rows = (None, rows) if draft is None else draft.whole_rows(rows)
         views = observe_rows(
             logits,
             visited,
@@ -146,8 +158,8 @@ class StepRecord:
             top_k=settings.top_k,
             top_p=settings.top_p,
             children=[[self._token_ids[child - 1] for child in self._children[node]] for node in visited],
-            draft_logits=None if draft is None else draft.logits,
-            draft_rows=rows,
+            draft_logits=whole,
+            draft_rows=whole_rows,
             draft_temperature=1.0,
             count=SHOWN_TOKENS,
         )
@@ -171,7 +183,7 @@ class StepRecord:
             for tried in verdict.decisions
         ]
         bonus = verdict.bonus_token_id
-        last = self._rows[rows[-1]] if rows[-1] >= 0 else []
+        last = self._candidate_ids(rows[-1])
         self._parts["accept"] = trace.Accept(
             accept_index=visited,
             accept_token_num=verdict.accept_token_num,
@@ -210,16 +222,17 @@ class StepRecord:
             )
         return trace.TargetScores(probs=probs, raw_probs=raw_probs, rows=shown)
 
+    def _candidate_ids(self, row: int) -> list[int]:
+        """The tokens of a candidate row, likeliest first; no entries without mass."""
+        if row < 0:
+            return []
+        pairs = zip(self._rows[row], self._log_probs[row], strict=True)
+        return [token_id for token_id, value in pairs if value > -math.inf]
+
     def _draft_row(self, row: int) -> tuple[list[int], list[float]]:
         """The drafter's likeliest tokens in a candidate row, with probabilities; no entries without mass."""
-        if row < 0:
-            return [], []
-        pairs = [
-            (token_id, math.exp(value))
-            for token_id, value in zip(self._rows[row][:SHOWN_TOKENS], self._log_probs[row], strict=False)
-            if value > -math.inf
-        ]
-        return [token_id for token_id, _ in pairs], [prob for _, prob in pairs]
+        shown = self._candidate_ids(row)[:SHOWN_TOKENS]
+        return shown, [math.exp(self._log_probs[row][rank]) for rank in range(len(shown))]
 
     def finish(self, committed: list[int], texts: list[str], clock: StageClock) -> trace.Step:
         self._parts["committed"] = trace.Committed(token_ids=committed, texts=texts)

@@ -113,11 +113,28 @@ def _tree(step: trace.Step, tree: trace.Tree) -> Faults:
     }
     for name, follows in derived.items():
         yield from _list_differs(f"tree.{name}", getattr(tree, name), follows)
+    yield from _origins(step, tree, taken)
     if step.retrieve is not None:
         arrays = compile_ddtree_retrieve(rebuilt)
         for name in type(step.retrieve).model_fields:
             there = getattr(step.retrieve, name)
             yield from _list_differs(f"retrieve.{name}", there, getattr(arrays, name).tolist())
+
+
+def _origins(step: trace.Step, tree: trace.Tree, taken: list[tuple[int, int]]) -> Faults:
+    """Each node's origin is its candidate's, which is the draft's source where no origins are given."""
+    if step.draft is None:
+        return
+    origins, source = step.draft.rows.origins, step.draft.source
+    if (origins is None) == (source == "hybrid"):
+        there = "no origins" if origins is None else "origins"
+        yield "draft.rows.origins", f"a draft of {source} has {there}; a hybrid's alone has them"
+        return
+    follows = [source if origins is None else origins[row][rank] for row, rank in taken]
+    for i, (there, derived) in enumerate(zip(tree.origin, follows, strict=False)):
+        if there != derived:
+            yield f"tree.origin[{i}]", f"is {there}; it follows that it is {derived}"
+            return
 
 
 def rebuild_tree(rows: trace.CandidateRows, budget: int) -> DraftTree:

@@ -18,7 +18,7 @@ GREEDY_BELOW = 1e-5
 _EXACT_IN_JSON = 2**53
 
 Method = Literal["ddtree", "chain", "autoregressive"]
-DrafterName = Literal["dflash", "ngram"]
+DrafterName = Literal["dflash", "ngram", "hybrid"]
 
 
 def _parse_seed(value: Any) -> Any:

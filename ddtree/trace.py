@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ddtree.settings import Settings
+from ddtree.settings import DrafterName, Settings
 
 LogProb = float | None
 Origin = Literal["dflash", "ngram"]
@@ -37,17 +37,22 @@ class CandidateRows(TraceModel):
     """The candidate rows the tree used, each cut one entry after the last used: enough to rebuild the tree.
 
     Rows keep their index; a row that was not reached is empty. `child_rows[row][rank]` is the row of that
-    candidate's own children (-1: none); null where it is the next row for all (row = depth - 1).
+    candidate's own children (-1: none); null where it is the next row for all (row = depth - 1). `origins`
+    says who proposed a candidate, of a hybrid's the one with the larger share of it; null where the draft's
+    source did.
     """
 
     top_log_probs: list[list[LogProb]]
     top_token_ids: list[list[int]]
     child_rows: list[list[int]] | None = None
+    origins: list[list[Origin]] | None = None
 
 
 class Draft(TraceModel):
-    source: Origin
-    temperature: float = Field(description="the drafter's logits were divided by it")
+    source: DrafterName
+    temperature: float = Field(
+        description="the drafter's logits were divided by it, a hybrid's before they were mixed"
+    )
     rows: CandidateRows
 
 
@@ -64,7 +69,7 @@ class Tree(TraceModel):
         description="sum of log-probabilities along the path, float64, natural log"
     )
     draft_log_probs: list[float]
-    origin: list[Origin]
+    origin: list[Origin] = Field(description="who proposed the node")
 
 
 class Retrieve(TraceModel):
@@ -90,7 +95,8 @@ class TargetRow(TraceModel):
     draft_probs: list[float]
     entropy: float = Field(description="nats, at temperature 1")
     total_variation: float | None = Field(
-        description="between target and drafter at temperature 1; null where the drafter has no whole row"
+        description="between target and drafter at temperature 1; null where the drafter has no whole row: "
+        "an n-gram's, a hybrid's below its DFlash block"
     )
 
 
@@ -208,7 +214,7 @@ class TargetInfo(TraceModel):
 
 class DrafterInfo(TraceModel):
     name: str | None
-    kind: Origin | None
+    kind: DrafterName | None
     block_size: int | None
     not_used: str | None = Field(None, description="why no trained drafter is used, in a sentence")
 

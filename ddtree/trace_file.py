@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pydantic_core
 from pydantic import ValidationError
 
-from ddtree.trace import Step, Trace
+from ddtree.trace import CandidateRows, Step, Trace
 
 
 class TraceError(ValueError):
@@ -137,18 +137,24 @@ def _sizes_of_stages(path: str, step: Step) -> Iterator[tuple[str, str]]:
         for i, row in enumerate(step.target.rows):
             yield from _node_in_tree(f"{path}.target.rows[{i}].node", row.node, count)
     if step.draft is not None:
-        rows = step.draft.rows
-        for i, (logs, ids) in enumerate(zip(rows.top_log_probs, rows.top_token_ids, strict=False)):
-            if len(logs) != len(ids):
-                yield (
-                    f"{path}.draft.rows.top_token_ids[{i}]",
-                    f"has {len(ids)} entries for {len(logs)} log_probs",
-                )
-        if len(rows.top_log_probs) != len(rows.top_token_ids):
-            yield (
-                f"{path}.draft.rows",
-                f"{len(rows.top_log_probs)} rows of log_probs, {len(rows.top_token_ids)} of ids",
-            )
+        yield from _row_sizes(f"{path}.draft.rows", step.draft.rows)
+
+
+def _row_sizes(path: str, rows: CandidateRows) -> Iterator[tuple[str, str]]:
+    """Ids, and links and origins where there are any, against the log-probabilities."""
+    parts: dict[str, Sequence[Sequence[object]] | None] = {
+        "top_token_ids": rows.top_token_ids,
+        "child_rows": rows.child_rows,
+        "origins": rows.origins,
+    }
+    for name, part in parts.items():
+        if part is None:
+            continue
+        for i, (logs, entries) in enumerate(zip(rows.top_log_probs, part, strict=False)):
+            if len(logs) != len(entries):
+                yield f"{path}.{name}[{i}]", f"has {len(entries)} entries for {len(logs)} log_probs"
+        if len(rows.top_log_probs) != len(part):
+            yield path, f"{len(rows.top_log_probs)} rows of log_probs, {len(part)} of {name}"
 
 
 def _path_faults(path: str, step: Step, vocab_size: int) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ddtree.trace import Origin
+from ddtree.settings import DrafterName
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Context:
 
     token_ids: Sequence[int]  # prompt and committed tokens; the last one is the root
     features: torch.Tensor | None  # [capacity, taps * H], model dtype; rows 0..len(token_ids)-2 are filled
+    temperature: float = 0.0  # of the run: what the next tokens are sampled at
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,19 @@ class Draft:
     top_log_probs: torch.Tensor  # [R, K] float32, natural log, each row descending
     top_token_ids: torch.Tensor  # [R, K] int64
     child_rows: torch.Tensor | None  # [R, K] int64, -1: no children; None: the next row for all
-    source: Origin
+    source: DrafterName
     temperature: float
     logits: torch.Tensor | None  # [R, V] whole rows where there are any (total variation), or None
+    by_ngram: torch.Tensor | None = None  # [R, K] bool, a hybrid's: the entries of n-gram origin
+
+    def whole_rows(self, rows: Sequence[int]) -> tuple[torch.Tensor | None, Sequence[int]]:
+        """(logits [n, V], for each of the candidate rows `rows` its row in them; -1: it has no whole row)."""
+        return self.logits, rows
 
 
 class Drafter(Protocol):
     name: str
-    kind: Origin
+    kind: DrafterName
     block_size: int  # the largest, and the default: L + 1
     taps: tuple[int, ...]  # target layers whose output it reads; empty: none
     max_context: int | None

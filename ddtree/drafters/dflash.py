@@ -21,8 +21,8 @@ from ddtree.drafters.base import Context, Draft, DraftFault
 from ddtree.drafters.dflash_config import DFlashConfig
 from ddtree.merged import merge_projections
 from ddtree.packed import pack_model
+from ddtree.settings import DrafterName
 from ddtree.topk import RowFault, topk_log_softmax
-from ddtree.trace import Origin
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 class DFlashDrafter:
     """Drafts for one target; made by `ddtree.load_drafter`."""
 
-    kind: Origin = "dflash"
+    kind: DrafterName = "dflash"
 
     def __init__(
         self,

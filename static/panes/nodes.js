@@ -6,7 +6,7 @@ import { NONE, fixed, prob } from "../core/format.js";
 import { afterDrawing, onSettled, onTouch } from "../core/schedule.js";
 import { passing, shownView, store } from "../core/store.js";
 import { tok } from "../core/text.js";
-import { VERDICTS, verdictMark } from "./card.js";
+import { ORIGINS, VERDICTS, verdictMark } from "./card.js";
 import { link, onHot, remark } from "./link.js";
 
 const table = handle("nodes");
@@ -72,8 +72,9 @@ function fillRow(row, node, visited) {
     if (cells[i].className !== className) cells[i].className = className;
   });
   if (shown.text !== node.text || shown.origin !== node.origin) {
+    tr.dataset.origin = node.origin;
     token.replaceChildren(
-      el("i", { class: `ngm ${node.origin}` }),
+      el("i", { class: `ngm ${node.origin}`, title: `origin: ${ORIGINS[node.origin]}` }),
       node.text == null ? NONE : tok(node.text),
     );
   }

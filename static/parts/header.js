@@ -29,7 +29,7 @@ function drawEngine() {
 }
 
 function drafterWords(drafter) {
-  const kind = { dflash: "dflash", ngram: "n-gram" }[drafter?.kind] ?? "none";
+  const kind = { hybrid: "hybrid", dflash: "dflash", ngram: "n-gram" }[drafter?.kind] ?? "none";
   return drafter?.name && drafter.name !== drafter.kind
     ? [kind, el("span", { class: "sub" }, ` ${drafter.name}`)]
     : [kind];

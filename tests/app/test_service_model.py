@@ -50,7 +50,8 @@ def test_a_run_over_the_wire_is_a_trace_that_holds(model_server: ServerProcess) 
     assert check_trace(trace) == []
     assert trace.to_json().encode() == exported
     assert trace.summary is not None and trace.summary.committed == 32
-    assert trace.drafter.kind == "dflash"
+    assert trace.drafter.kind == "hybrid"
+    assert {origin for step in trace.steps if step.tree for origin in step.tree.origin} == {"dflash", "ngram"}
 
 
 def test_two_prompts_at_once_equal_their_solo_traces(model_server: ServerProcess) -> None:
@@ -84,10 +85,12 @@ def test_a_setting_moved_in_mid_run_is_obeyed_by_the_next_step(model_server: Ser
         step = client.until("step")["step"]
         assert (step["settings"]["temperature"], step["settings"]["budget"]) == (1.0, 7)
         assert len(step["tree"]["token_ids"]) == 7 and step["sampling"]["rule"] == "target_only"
-        client.send("update", settings={"drafter": "ngram"})
-        client.until("settings")
-        client.send("step")
-        assert client.until("step")["step"]["settings"]["drafter"] == "ngram"
+        for drafter in ("ngram", "dflash", "hybrid"):
+            client.send("update", settings={"drafter": drafter})
+            client.until("settings")
+            client.send("step")
+            step = client.until("step")["step"]
+            assert step["settings"]["drafter"] == step["draft"]["source"] == drafter
         client.send("stop")
         client.until("finished")
 

@@ -11,16 +11,18 @@ from fakes import FakeDrafter, FakeTarget, favour, follow
 from ddtree.decoder import TreeDecoder, cut_committed
 from ddtree.prompt import SettingsError
 from ddtree.replay import check_trace
-from ddtree.settings import Settings
+from ddtree.settings import DrafterName, Settings
 from ddtree.trace import Trace
 from ddtree.trace_file import load_trace
 
 PROMPT = "a"  # one token, id 0
 
 
-def decode(target: FakeTarget, drafter: FakeDrafter | None, **settings: object) -> tuple[list[int], Trace]:
+def decode(
+    target: FakeTarget, drafter: FakeDrafter | None, /, prompt: str = PROMPT, **settings: object
+) -> tuple[list[int], Trace]:
     decoder = TreeDecoder(target, drafter, Settings.model_validate(settings))
-    steps = list(decoder.decode(PROMPT))
+    steps = list(decoder.decode(prompt))
     trace = decoder.trace()
     assert check_trace(load_trace(trace.to_json().encode())) == []
     return [token for step in steps if step.committed for token in step.committed.token_ids], trace
@@ -100,20 +102,29 @@ def test_positions_are_root_position_plus_depth() -> None:
     assert set(trace.steps[0].tree.depths) == {1, 2}
 
 
+@pytest.mark.parametrize("drafter", ["dflash", "hybrid"])
 @pytest.mark.parametrize("method", ["ddtree", "chain", "autoregressive"])
 @pytest.mark.parametrize("budget", [0, 1, 3, 7, 20])
-def test_greedy_text_does_not_depend_on_method_or_budget(method: str, budget: int) -> None:
+def test_greedy_text_does_not_depend_on_method_drafter_or_budget(
+    method: str, budget: int, drafter: str
+) -> None:
     def rows(context: tuple[int, ...]) -> list[float]:
         generator = torch.Generator().manual_seed(hash(context) % 2**31)
         return torch.randn(8, generator=generator).tolist()
 
     plain, _ = decode(FakeTarget(rows, 8), None, method="autoregressive", max_new_tokens=20)
     drafted, trace = decode(
-        FakeTarget(rows, 8), FakeDrafter(favour(3, 1, 6)), method=method, budget=budget, max_new_tokens=20
+        FakeTarget(rows, 8),
+        FakeDrafter(favour(3, 1, 6)),
+        method=method,
+        budget=budget,
+        drafter=drafter,
+        max_new_tokens=20,
     )
     assert drafted == plain
     nodes = [len(step.tree.token_ids) for step in trace.steps if step.tree]
-    most = {"ddtree": min(budget, 8 + 64 + 512), "chain": min(budget, 3), "autoregressive": 0}[method]
+    deepest = {"dflash": 3, "hybrid": 10}[drafter]
+    most = {"ddtree": min(budget, 8 + 64 + 512), "chain": min(budget, deepest), "autoregressive": 0}[method]
     assert max(nodes) == most
 
 
@@ -138,14 +149,54 @@ def test_accepted_tokens_by_step() -> None:
     assert trace.summary.tau == pytest.approx(7 / 3)
 
 
-def test_a_tree_never_reaches_past_the_context() -> None:
+@pytest.mark.parametrize("drafter", ["dflash", "hybrid"])
+def test_a_tree_never_reaches_past_the_context(drafter: str) -> None:
     target = FakeTarget(follow([1] * 20), 8, max_context=6)
-    tokens, _ = decode(target, FakeDrafter(favour(1, 1, 1)), budget=7, max_new_tokens=5)
+    tokens, _ = decode(target, FakeDrafter(favour(1, 1, 1)), budget=7, drafter=drafter, max_new_tokens=5)
     assert tokens == [1] * 5
     assert max(max(p["positions"]) for p in target.passes) == 5
 
 
+def test_a_hybrid_tree_is_deeper_than_the_dflash_block_and_knows_where_its_nodes_are_from() -> None:
+    """After `abcdefg` and `a` the continuation is the text itself; the drafter's two positions expect h."""
+    text = [1, 2, 3, 4, 5, 6]
+    target = FakeTarget(follow([*text, 0, *text, 0]), 8)
+    _, trace = decode(target, FakeDrafter(favour(7, 7)), prompt="abcdefga", budget=9, max_new_tokens=7)
+    step = trace.steps[0]
+    assert step.settings.drafter == "hybrid" and trace.drafter.kind == "hybrid"
+    assert step.draft is not None and step.tree is not None and step.accept is not None
+    assert (step.draft.source, step.accept.accept_token_num) == ("hybrid", 6)
+    nodes = list(zip(step.tree.depths, step.tree.token_ids, step.tree.origin, strict=True))
+    assert [(depth, token) for depth, token, origin in nodes if origin == "ngram"] == [
+        *enumerate(text, start=1)
+    ]
+    assert {(depth, token) for depth, token, origin in nodes if origin == "dflash"} == {(1, 7), (2, 7)}
+    assert step.target is not None
+    known = [row.total_variation is not None for row in step.target.rows]
+    assert known == [True] * 2 + [False] * 5
+
+
 # ---- settings in mid-run ----
+
+
+def test_a_drafter_switched_to_in_mid_run_drafts_as_if_it_had_been_there() -> None:
+    """Each step's tree is that of a run which begins with the text so far."""
+    names: tuple[DrafterName, ...] = ("hybrid", "dflash", "ngram", "hybrid", "hybrid", "ngram")
+
+    def rows(context: tuple[int, ...]) -> list[float]:
+        generator = torch.Generator().manual_seed(sum(context[-2:]))
+        return torch.randn(8, generator=generator).tolist()
+
+    decoder = TreeDecoder(FakeTarget(rows, 8), FakeDrafter(favour(6, 5)), Settings(budget=6))
+    text, steps = PROMPT, decoder.decode(PROMPT)
+    for name in names:
+        decoder.settings = decoder.settings.updated(drafter=name)
+        step = next(steps)
+        fresh = TreeDecoder(FakeTarget(rows, 8), FakeDrafter(favour(6, 5)), Settings(budget=6, drafter=name))
+        assert step.tree == next(fresh.decode(text)).tree
+        assert step.committed is not None
+        text += "".join(step.committed.texts)
+    steps.close()
 
 
 def test_settings_hold_from_the_next_step_on() -> None:
@@ -182,9 +233,10 @@ def test_a_setting_that_cannot_be_honoured_is_named() -> None:
         decoder.settings = Settings(drafter="dflash")
     assert caught.value.field == "drafter"
     decoder = TreeDecoder(FakeTarget(follow([1]), 8), FakeDrafter(favour(1, 2)))
-    with pytest.raises(SettingsError, match="block_size 4 is more than the 3") as caught:
-        decoder.settings = Settings(block_size=4)
-    assert caught.value.field == "block_size"
+    for drafter, size in (("dflash", 3), ("hybrid", 11)):
+        with pytest.raises(SettingsError, match=f"block_size {size + 1} is more than the {size}") as caught:
+            decoder.settings = Settings.model_validate({"drafter": drafter, "block_size": size + 1})
+        assert caught.value.field == "block_size"
     with pytest.raises(SettingsError, match="no chat template") as caught:
         decoder.settings = Settings(chat=True)
     assert caught.value.field == "chat"
@@ -217,18 +269,20 @@ def test_why_no_drafter_is_used_stands_in_the_trace() -> None:
 # ---- sampling ----
 
 
-def test_temperature_samples_from_the_softmax() -> None:
+@pytest.mark.parametrize("name", ["dflash", "hybrid"])
+def test_temperature_samples_from_the_softmax(name: DrafterName) -> None:
     """Logits [2, 1.5, 1, .5] at temperature 1: 45.5 % of first tokens are 0. 4,000 seeds; a true sampler
-    leaves the 4-sigma band of each token once in 4,000 tests."""
+    leaves the 4-sigma band of each token once in 4,000 tests. The hybrid has a continuation: d after a."""
     logits = [2.0, 1.5, 1.0, 0.5]
     target = FakeTarget(lambda context: logits, 4)
     drafter = FakeDrafter(torch.log_softmax(torch.tensor([[0.0, 1.0, 2.0, 3.0]]), dim=1))
-    decoder = TreeDecoder(target, drafter, Settings(temperature=1, budget=2, max_new_tokens=1))
+    decoder = TreeDecoder(target, drafter, Settings(temperature=1, budget=2, max_new_tokens=1, drafter=name))
     counts = [0] * 4
     draws = 4000
     for seed in range(draws):
         decoder.settings = decoder.settings.updated(seed=seed)
-        run = decoder.start(PROMPT)
+        run = decoder.start("ada")
+        list(decoder.prefill(run))
         step = decoder.step(run)
         assert step.committed is not None
         counts[step.committed.token_ids[0]] += 1
@@ -258,25 +312,28 @@ def test_a_drawn_seed_is_recorded_and_repeats_the_run() -> None:
     assert again == first
 
 
-def test_the_accepted_path_of_a_smaller_budget_is_the_larger_ones_cut() -> None:
+@pytest.mark.parametrize("drafter", ["dflash", "hybrid"])
+def test_the_accepted_path_of_a_smaller_budget_is_the_larger_ones_cut(drafter: str) -> None:
     def rows(context: tuple[int, ...]) -> list[float]:
         return torch.randn(8, generator=torch.Generator().manual_seed(len(context))).tolist()
 
     for seed in range(40):
         paths = {}
-        for budget in (3, 9, 30):
+        for budget in (3, 9, 30, 50):
             target = FakeTarget(rows, 8)
             _, trace = decode(
                 target,
                 FakeDrafter(favour(1, 2, 3)),
+                prompt="abcdbacbdab",
                 temperature=1,
                 seed=seed,
                 budget=budget,
+                drafter=drafter,
                 max_new_tokens=1,
             )
             assert trace.steps[0].accept is not None
             paths[budget] = trace.steps[0].accept.accept_index
-        for small, large in ((3, 9), (9, 30)):
+        for small, large in ((3, 9), (9, 30), (30, 50)):
             whole = paths[large]
             beyond = next((i for i, node in enumerate(whole) if node > small), len(whole))
             assert paths[small] == whole[:beyond]

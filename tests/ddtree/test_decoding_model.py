@@ -25,9 +25,10 @@ def test_greedy_float32_text_equals_the_untouched_models(comparison: Comparison,
     assert comparison.prompt(prompt, lanes((7, 31), new_tokens=32)) == {}
 
 
-def test_so_does_the_ngram_drafters(comparison: Comparison) -> None:
+@pytest.mark.parametrize("drafter", ["ngram", "hybrid"])
+def test_so_does_the_other_drafters(comparison: Comparison, drafter: str) -> None:
     prompt = "Repeat this line four times: the quick brown fox jumps over the lazy dog."
-    assert comparison.prompt(prompt, lanes((15,), new_tokens=48), drafter="ngram") == {}
+    assert comparison.prompt(prompt, lanes((15,), new_tokens=48), drafter=drafter) == {}
 
 
 def test_first_tokens_are_samples_of_the_models_distribution(comparison: Comparison) -> None:

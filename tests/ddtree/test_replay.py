@@ -13,6 +13,7 @@ from test_trace_file import change
 from ddtree.decoder import TreeDecoder
 from ddtree.replay import check_trace
 from ddtree.settings import Settings
+from ddtree.trace import Trace
 from ddtree.trace_file import load_trace
 
 
@@ -20,13 +21,13 @@ def rows(context: tuple[int, ...]) -> list[float]:
     return (2 * torch.randn(8, generator=torch.Generator().manual_seed(len(context) * 31))).tolist()
 
 
-def made(**settings: Any) -> dict[str, Any]:
+def made(prompt: str = "a", **settings: Any) -> dict[str, Any]:
     decoder = TreeDecoder(
         FakeTarget(rows, 8),
         FakeDrafter(favour(1, 2, 3)),
-        Settings(max_new_tokens=12, seed=7, **settings),
+        Settings.model_validate({"max_new_tokens": 12, "seed": 7, **settings}),
     )
-    list(decoder.decode("a"))
+    list(decoder.decode(prompt))
     value: dict[str, Any] = json.loads(decoder.trace().to_json())
     return value
 
@@ -49,6 +50,9 @@ def sampled() -> str:
         {"temperature": 1.0, "threshold_acc": 0.0},
         {"temperature": 0.0, "threshold_acc": 0.5},
         {"temperature": 1.0, "budget": 600},
+        {"drafter": "dflash", "budget": 9},
+        {"drafter": "ngram", "temperature": 0.7},
+        {"drafter": "hybrid", "temperature": 0.7, "block_size": 3},
     ],
 )
 def test_what_the_decoder_made_holds(method: str, settings: dict[str, Any]) -> None:
@@ -91,6 +95,31 @@ def test_a_changed_decision_is_found_where_it_stands(sampled: str, path: str, va
     change(path, value)(trace)
     findings = check_trace(load_trace(json.dumps(trace).encode()))
     assert any(finding.path.startswith(found) for finding in findings), [str(f) for f in findings]
+
+
+@pytest.mark.parametrize("drafter", ["dflash", "ngram", "hybrid"])
+def test_every_changed_origin_is_found(drafter: str) -> None:
+    text = json.dumps(made(drafter=drafter, prompt="abcabdabc", max_new_tokens=1))
+    tree = json.loads(text)["steps"][0]["tree"]
+    assert set(tree["origin"]) == ({"dflash", "ngram"} if drafter == "hybrid" else {drafter})
+    for i, origin in enumerate(tree["origin"]):
+        trace = json.loads(text)
+        trace["steps"][0]["tree"]["origin"][i] = {"dflash": "ngram", "ngram": "dflash"}[origin]
+        findings = check_trace(load_trace(json.dumps(trace).encode()))
+        assert [finding.path for finding in findings] == [f"steps[0].tree.origin[{i}]"]
+
+
+def test_a_hybrids_rows_say_where_candidates_come_from() -> None:
+    hybrid, plain = (made(drafter=drafter, prompt="abcab") for drafter in ("hybrid", "dflash"))
+    rows = plain["steps"][0]["draft"]["rows"]
+    rows["origins"] = [["dflash"] * len(row) for row in rows["top_token_ids"]]
+    hybrid["steps"][0]["draft"]["rows"]["origins"] = None
+    for trace, message in (
+        (hybrid, "a draft of hybrid has no origins"),
+        (plain, "a draft of dflash has origins"),
+    ):
+        findings = check_trace(Trace.model_validate(trace))
+        assert any(message in finding.message for finding in findings), [str(f) for f in findings]
 
 
 def test_a_verdict_turned_round_is_found(sampled: str) -> None:

@@ -29,7 +29,14 @@ def good() -> str:
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"temperature": 0.7}, {"fail_at": 1}, {"threshold_acc": 0.5, "temperature": 1.0}]
+    "settings",
+    [
+        {},
+        {"drafter": "dflash"},
+        {"temperature": 0.7},
+        {"fail_at": 1},
+        {"threshold_acc": 0.5, "temperature": 1.0},
+    ],
 )
 def test_export_import_export_is_byte_identical(settings: dict[str, Any]) -> None:
     text = made(**settings)
@@ -104,6 +111,10 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         ("steps[1].index", 5, "steps[1].index: is 5"),
         ("steps[0].target.probs[0]", "x", "steps[0].target.probs[0]"),
         ("steps[0].surprise", 1, "steps[0].surprise"),
+        ("steps[0].tree.origin[1]", "hybrid", "steps[0].tree.origin[1]"),
+        ("steps[0].draft.rows.origins[0]", ["ngram"], "draft.rows.origins[0]: has 1 entries for"),
+        ("steps[0].draft.rows.child_rows[0]", [], "draft.rows.child_rows[0]: has 0 entries for"),
+        ("steps[0].draft.rows.child_rows", [], "rows of log_probs, 0 of child_rows"),
         ("steps[0].tree", None, "steps[0].tree: is null in a step that did not fail"),
         ("prompt.token_ids", [], "prompt"),
         ("settings.budget", 5000, "settings.budget"),

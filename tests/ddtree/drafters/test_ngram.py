@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddtree.drafters.base import Context
-from ddtree.drafters.ngram import NgramDrafter, _index
+from ddtree.drafters.ngram import NgramDrafter
 from ddtree.tree import build_ddtree_tree
 
 
@@ -104,20 +104,6 @@ def test_rows_are_valid_and_paths_are_real_continuations(
         )
     tree = build_ddtree_tree(made.top_log_probs, made.top_token_ids, made.child_rows, 15)
     assert tree.num_nodes <= 15
-
-
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=60), st.data())
-def test_the_index_grown_step_by_step_is_the_index_built_at_once(
-    tokens: list[int], data: st.DataObject
-) -> None:
-    drafter = NgramDrafter()
-    grown, at_once = drafter.new_state(100), drafter.new_state(100)
-    end = 0
-    while end < len(tokens):
-        end = data.draw(st.integers(end + 1, len(tokens)))
-        _index(grown, tokens[:end])
-    _index(at_once, tokens)
-    assert grown == at_once
 
 
 def test_another_sequence_starts_over() -> None:
