@@ -9,7 +9,9 @@
 namespace nb = nanobind;
 
 void bind_tree(nb::module_& m);      // bindings_tree.cpp: tree build, encoding, top-k
-void bind_sampling(nb::module_& m);  // bindings_sampling.cpp: samplers, coins, row statistics
+void bind_sampling(nb::module_& m);  // bindings_sampling.cpp: sampler from logits, coins, row statistics
+void bind_padded(nb::module_& m);    // bindings_padded.cpp: trees and samplers in batches, padded
+void bind_cuda(nb::module_& m);      // bindings_cuda.cpp: the same on CUDA
 
 namespace {
 
@@ -31,4 +33,6 @@ NB_MODULE(_kernels, m) {
     m.def("use_instruction_set", [](const char* name) { return use_instruction_set(name); });
     bind_tree(m);
     bind_sampling(m);
+    bind_padded(m);
+    bind_cuda(m);
 }

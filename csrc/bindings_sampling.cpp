@@ -23,9 +23,9 @@ T* at(std::uintptr_t address) {
 
 ddtree::cpu::AnyLogits row_of(std::uintptr_t first, int element, std::int64_t stride, std::int64_t size,
                               std::int64_t row) {
-    const std::int64_t bytes = element == static_cast<int>(ddtree::cpu::Element::float32) ? 4 : 2;
+    const std::int64_t bytes = element == static_cast<int>(ddtree::Element::float32) ? 4 : 2;
     return {first == 0 ? nullptr : at<const std::byte>(first) + row * stride * bytes, stride, size,
-            static_cast<ddtree::cpu::Element>(element)};
+            static_cast<ddtree::Element>(element)};
 }
 
 nb::list list_of(std::span<const ddtree::ShownToken> tokens, double ddtree::ShownToken::*field) {
@@ -43,34 +43,6 @@ float final_coin(std::uint64_t seed, std::uint64_t step) {
     return ddtree::node_coin(seed, step, 0, ddtree::kFinalCoin);
 }
 
-void target_only(std::uintptr_t predicts, std::uintptr_t accept_index, std::uintptr_t accept_token_num,
-                 std::uintptr_t candidates, std::uintptr_t retrieve_index, std::uintptr_t next_token,
-                 std::uintptr_t next_sibling, std::uintptr_t uniform_samples, std::uintptr_t uniform_samples_final,
-                 std::uintptr_t target_probs, std::uintptr_t status, std::int64_t slots, std::int64_t size, int batch,
-                 int nodes, int path, double threshold_single, double threshold_acc) {
-    const nb::gil_scoped_release released;
-    ddtree::cpu::sample_target_only({
-        .predicts = at<std::int32_t>(predicts),
-        .accept_index = at<std::int32_t>(accept_index),
-        .accept_token_num = at<std::int32_t>(accept_token_num),
-        .candidates = at<const std::int64_t>(candidates),
-        .retrieve_index = at<const std::int64_t>(retrieve_index),
-        .next_token = at<const std::int64_t>(next_token),
-        .next_sibling = at<const std::int64_t>(next_sibling),
-        .uniform_samples = at<const float>(uniform_samples),
-        .uniform_samples_final = at<const float>(uniform_samples_final),
-        .target_probs = at<const float>(target_probs),
-        .status = at<std::int32_t>(status),
-        .slots = slots,
-        .size = size,
-        .batch = batch,
-        .nodes = nodes,
-        .path = path,
-        .threshold_single = threshold_single,
-        .threshold_acc = threshold_acc,
-    });
-}
-
 // The status, or (accept_index, bonus_token_id, bonus_source, bonus_prob, bonus_cumulative, residual_mass,
 // [(node, prob, cumulative, coin, accepted), ...]).
 nb::object verify(std::uintptr_t logits, int element, std::int64_t stride, std::int64_t size, int nodes,
@@ -81,7 +53,7 @@ nb::object verify(std::uintptr_t logits, int element, std::int64_t stride, std::
     {
         const nb::gil_scoped_release released;
         outcome = ddtree::cpu::verify_tree(
-            {at<const void>(logits), stride, size, static_cast<ddtree::cpu::Element>(element)},
+            {at<const void>(logits), stride, size, static_cast<ddtree::Element>(element)},
             {static_cast<float>(temperature), top_k, top_p},
             {at<const std::int64_t>(candidates), at<const std::int64_t>(next_token),
              at<const std::int64_t>(next_sibling), nodes, nodes, true},
@@ -148,7 +120,6 @@ nb::list observe(std::uintptr_t logits, int element, std::int64_t stride, std::i
 void bind_sampling(nb::module_& m) {
     m.def("coins", &coins);
     m.def("final_coin", &final_coin);
-    m.def("target_only", &target_only);
     m.def("verify", &verify);
     m.def("observe", &observe);
 }

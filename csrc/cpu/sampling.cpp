@@ -46,6 +46,11 @@ Outcome verify_tree(const AnyLogits& logits, const SamplingRule& rule, const Wal
     return {scratch.verdict, scratch.path, scratch.tried};
 }
 
+void verify_batch(const VerifyBatch& in) {
+    const WalkScratch scratch = scratch_of<WalkScratch>(in.size, in.nodes);
+    for (int at = 0; at < in.batch; ++at) kernels().verify_batch(in, at, scratch);
+}
+
 void observe_row(const AnyLogits& row, const AnyLogits& draft_row, const Observation& what, const ObservedRow& out) {
     kernels().observe(row, draft_row, what, out, scratch_of<ObserveScratch>(row.size));
 }

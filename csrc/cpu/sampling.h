@@ -15,8 +15,6 @@ struct WideBlock : SerialBlock {
     static constexpr int kWidth = W;
 };
 
-enum class Element { float32 = 0, bfloat16 = 1, float16 = 2 };
-
 // Rows of logits of any element type.
 struct AnyLogits {
     const void* first;
@@ -38,6 +36,7 @@ struct SamplingKernels {
     void (*target_only)(const TargetOnlyBatch& in, std::int64_t batch_row, const WalkScratch& scratch);
     void (*verify)(const AnyLogits& logits, const SamplingRule& rule, const WalkTree& tree, const WalkCoins& coins,
                    const WalkScratch& scratch);
+    void (*verify_batch)(const VerifyBatch& in, std::int64_t at, const WalkScratch& scratch);
     void (*observe)(const AnyLogits& row, const AnyLogits& draft_row, const Observation& what, const ObservedRow& out,
                     const ObserveScratch& scratch);
 };
@@ -56,6 +55,9 @@ struct Outcome {
     const Tried* tried;
 };
 Outcome verify_tree(const AnyLogits& logits, const SamplingRule& rule, const WalkTree& tree, const WalkCoins& coins);
+
+// Walks every tree of a batch.
+void verify_batch(const VerifyBatch& in);
 
 // Looks at one row; draft_row.first may be null.
 void observe_row(const AnyLogits& row, const AnyLogits& draft_row, const Observation& what, const ObservedRow& out);

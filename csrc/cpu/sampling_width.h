@@ -29,6 +29,13 @@ void verify_of_width(const AnyLogits& logits, const SamplingRule& rule, const Wa
 }
 
 template <int W>
+void verify_batch_of_width(const VerifyBatch& in, std::int64_t at, const WalkScratch& scratch) {
+    with_elements({in.logits, in.row_stride, in.size, in.element}, [&]<class T>(const T*) {
+        ddtree::verify_batch_tree<T>(WideBlock<W>{}, in, at, scratch);
+    });
+}
+
+template <int W>
 void observe_of_width(const AnyLogits& row, const AnyLogits& draft_row, const Observation& what,
                       const ObservedRow& out, const ObserveScratch& scratch) {
     with_elements(row, [&](const auto* logits) {
@@ -42,6 +49,7 @@ void observe_of_width(const AnyLogits& row, const AnyLogits& draft_row, const Ob
 }
 
 template <int W>
-inline constexpr SamplingKernels kSamplingOfWidth = {target_only_of_width<W>, verify_of_width<W>, observe_of_width<W>};
+inline constexpr SamplingKernels kSamplingOfWidth = {target_only_of_width<W>, verify_of_width<W>,
+                                                      verify_batch_of_width<W>, observe_of_width<W>};
 
 }  // namespace ddtree::cpu

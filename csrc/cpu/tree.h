@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "ddtree/tree_padded.h"
+
 namespace ddtree::cpu {
 
 // See ddtree/tree.h. `buffer` holds TreeArrays::over(buffer, budget, ...). Returns the number of nodes, or minus the
@@ -10,6 +12,10 @@ namespace ddtree::cpu {
 template <class T>
 std::int64_t build_tree(const T* log_probs, const std::int64_t* token_ids, const std::int64_t* child_rows, int rows,
                         int ranks, int budget, std::int64_t* buffer);
+
+// See ddtree/tree_padded.h. T is float or double.
+template <class T>
+void build_padded_trees(const PaddedTrees<T>& in);
 
 // See ddtree/retrieve.h. Writes retrieve_index, next_token and next_sibling, `length` each, one after the other,
 // and returns -1; or writes nothing and returns the first node whose parent is not an earlier node.

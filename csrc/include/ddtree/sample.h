@@ -87,11 +87,15 @@ struct LogitRows {
     DDTREE_HD const T* row(std::int64_t node) const { return first + node * stride; }
 };
 
+enum class Element { float32 = 0, bfloat16 = 1, float16 = 2 };
+
 // A batch of trees, batch-major, and what the walks leave, as a device keeps it.
-template <class T>
 struct VerifyBatch {
-    LogitRows<T> logits;             // of the first tree
-    std::int64_t logits_stride;      // elements from one tree's first row to the next one's
+    const void* logits;  // [batch, nodes, size]
+    Element element;
+    std::int64_t size;
+    std::int64_t row_stride;         // elements from one row to the next
+    std::int64_t tree_stride;        // and from one tree's first row to the next one's
     const std::int64_t* candidates;  // [batch, nodes], as are the next three
     const std::int64_t* next_token;
     const std::int64_t* next_sibling;
@@ -122,12 +126,12 @@ DDTREE_HD void verify_tree(const Block& block, const LogitRows<T>& logits, const
     if (drawn && rule.greedy()) scratch.verdict->bonus_source = BonusSource::argmax;
 }
 
-// Walks one tree of the batch.
-template <class Block, class T>
-DDTREE_HD void verify_batch_tree(const Block& block, const VerifyBatch<T>& in, std::int64_t at,
+// Walks one tree of the batch, whose logits are T.
+template <class T, class Block>
+DDTREE_HD void verify_batch_tree(const Block& block, const VerifyBatch& in, std::int64_t at,
                                  const WalkScratch& scratch) {
     const std::int64_t offset = at * in.nodes;
-    const LogitRows<T> logits = {in.logits.first + at * in.logits_stride, in.logits.stride, in.logits.size};
+    const LogitRows<T> logits = {static_cast<const T*>(in.logits) + at * in.tree_stride, in.row_stride, in.size};
     const WalkTree tree = {in.candidates + offset, in.next_token + offset, in.next_sibling + offset,
                            in.nodes,               in.nodes,               true};
     const WalkCoins coins = {in.coins + offset, in.final_coins[at], in.threshold_single, in.threshold_acc};

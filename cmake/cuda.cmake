@@ -1,0 +1,30 @@
+# Sets DDTREE_WITH_CUDA, and where it is true makes the target ddtree_cuda out of csrc/cuda.
+set(DDTREE_WITH_CUDA OFF)
+if(DDTREE_CUDA STREQUAL "OFF" OR (DDTREE_CUDA STREQUAL "AUTO" AND NOT EXISTS /proc/driver/nvidia/version))
+  message(STATUS "CUDA kernels: not built (DDTREE_CUDA=${DDTREE_CUDA}, and AUTO builds them where there is a device)")
+  return()
+endif()
+
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES ${DDTREE_CUDA_ARCHITECTURES})
+endif()
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(DDTREE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DDTREE_CUDA=ON needs nvcc: put it on the PATH, or name it with CUDACXX")
+  endif()
+  message(STATUS "CUDA kernels: not built (no nvcc on the PATH, and CUDACXX names none)")
+  return()
+endif()
+
+enable_language(CUDA)
+set(DDTREE_WITH_CUDA ON)
+message(STATUS "CUDA kernels: built for ${CMAKE_CUDA_ARCHITECTURES}")
+file(GLOB DDTREE_CUDA_SOURCES CONFIGURE_DEPENDS csrc/cuda/*.cu)
+add_library(ddtree_cuda STATIC ${DDTREE_CUDA_SOURCES})
+target_include_directories(ddtree_cuda PRIVATE csrc/include csrc)
+set_target_properties(ddtree_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
+                                             POSITION_INDEPENDENT_CODE ON)
+# One arithmetic on every device: --fmad=false is -ffp-contract=off.
+target_compile_options(ddtree_cuda PRIVATE --fmad=false --expt-relaxed-constexpr -Werror all-warnings)
