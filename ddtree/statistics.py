@@ -50,7 +50,7 @@ class Statistics:
     accepted_drafts: int = 0
     nodes: int = 0  # of the trees, roots not counted
     positions: int = 0  # depths drafted: the sum of the trees' depths
-    depth_reached: Row = ()  # [d - 1]: steps whose walk stood on a node of depth d - 1
+    depth_reached: Row = ()  # [d - 1]: steps whose walk stood on a node of depth d - 1, a leaf or not
     depth_accepted: Row = ()  # [d - 1]: steps that accepted a node of depth d
     proposed: Cells = ()  # nodes of the trees
     reached: Cells = ()  # nodes whose parent the walk stood on
@@ -96,9 +96,11 @@ class Statistics:
         return _ratio(self.accepted_drafts, self.nodes)
 
     def by_depth(self) -> list[Acceptance]:
-        """Of each depth from 1. Unconditional rates add up to `accepted_depth`."""
-        pairs = zip(self.depth_reached, self.depth_accepted, strict=True)
-        return [Acceptance(reached, accepted, self.steps) for reached, accepted in pairs]
+        """Of each depth from 1 that was drafted. Unconditional rates add up to `accepted_depth`; with reached
+        steps those that drafted nothing at this depth are counted, too."""
+        reached = _add_rows(self.depth_reached, (0,) * len(self.depth_accepted))
+        pairs = zip(reached, self.depth_accepted, strict=False)
+        return [Acceptance(stood, accepted, self.steps) for stood, accepted in pairs]
 
     def by_rank(self) -> list[Acceptance]:
         """Of each rank from 0, all depths together."""
@@ -135,7 +137,7 @@ def step_statistics(step: Step) -> Statistics:
         accepted_drafts=len(accepted),
         nodes=len(tree.depths),
         positions=deepest,
-        depth_reached=tuple(int(depth < len(walked)) for depth in range(deepest)),
+        depth_reached=(1,) * len(walked),
         depth_accepted=tuple(int(depth < len(accepted)) for depth in range(deepest)),
         proposed=_cells(step, nodes, nodes),
         reached=_cells(step, nodes, (node for node in nodes if tree.parents[node] in standing)),

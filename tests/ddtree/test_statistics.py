@@ -98,9 +98,9 @@ def test_a_tree_is_counted_by_depth_and_rank() -> None:
 @pytest.mark.parametrize(
     ("committed", "accepted", "depth_reached", "depth_accepted"),
     [
-        (1, 1, (1, 0, 0), (1, 0, 0)),  # a stop token at depth 1, or a limit
+        (1, 1, (1,), (1, 0, 0)),  # a stop token at depth 1, or a limit
         (3, 3, (1, 1, 1), (1, 1, 1)),  # the whole path, without the bonus
-        (4, 3, (1, 1, 1), (1, 1, 1)),
+        (4, 3, (1, 1, 1, 1), (1, 1, 1)),
     ],
 )
 def test_what_lies_beyond_a_cut_does_not_count(
@@ -109,7 +109,13 @@ def test_what_lies_beyond_a_cut_does_not_count(
     found = step_statistics(made([-1, 0, 1, 2], [0, 0, 0], [0, 1, 2, 3], committed))
     assert (found.committed, found.accepted_drafts) == (committed, accepted)
     assert (found.depth_reached, found.depth_accepted) == (depth_reached, depth_accepted)
-    assert found.reached == tuple((count,) for count in depth_reached)
+    assert found.reached == tuple((int(depth < committed),) for depth in range(3))
+    assert [depth.reached for depth in found.by_depth()] == [int(depth < committed) for depth in range(3)]
+
+
+def test_a_step_that_drafted_nothing_reached_depth_one_and_accepted_nothing() -> None:
+    (first,) = run_statistics([chain(1, 1), made([-1], [], [0])]).by_depth()
+    assert (first.reached, first.accepted, first.conditional, first.unconditional) == (2, 1, 0.5, 0.5)
 
 
 def test_a_failed_step_counts_nothing() -> None:
@@ -166,7 +172,7 @@ def recounted(exported: str) -> dict[str, Any]:
         at: int | None = 0
         for depth, token in enumerate(step["committed"]["token_ids"], 1):
             assert at is not None, "a token follows the bonus"
-            depths_reached[depth] += depth <= max(tree["depths"], default=0)
+            depths_reached[depth] += 1
             children = {tree["token_ids"][i - 1]: i for i in cells if tree["parents"][i] == at}
             reached.update(cells[i] for i in children.values())
             at = children.get(token)

@@ -74,11 +74,13 @@ def test_acceptance_equals_what_the_exported_traces_say(bench: Bench, tmp_path: 
     for temperature in (0.0, 1.0):
         reached, accepted = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         steps = committed = 0
+        lengths = Counter[int]()
         for file in traces.glob(f"*-t{temperature:g}-*.json"):
             for step in json.loads(file.read_text())["steps"]:
                 tree, at = step["tree"], 0
                 steps += 1
                 committed += len(step["committed"]["token_ids"])
+                lengths.update(range(1, len(step["committed"]["token_ids"]) + 1))
                 for token in step["committed"]["token_ids"]:
                     children = [i for i, parent in enumerate(tree["parents"]) if parent == at and i]
                     cells = {i: (tree["depths"][i - 1], tree["ranks"][i - 1]) for i in children}
@@ -97,6 +99,7 @@ def test_acceptance_equals_what_the_exported_traces_say(bench: Bench, tmp_path: 
         for depth, found in enumerate(entry["by_depth"], 1):
             taken = sum(count for (at, _), count in accepted.items() if at == depth)
             assert (found["accepted"], found["unconditional"]) == (taken, taken / steps)
+            assert found["conditional"] == (taken / lengths[depth] if lengths[depth] else None)
 
 
 def decoded(bench: Bench) -> list[tuple[int, int]]:
