@@ -24,7 +24,7 @@ message(STATUS "CUDA kernels: built for ${CMAKE_CUDA_ARCHITECTURES}")
 file(GLOB DDTREE_CUDA_SOURCES CONFIGURE_DEPENDS csrc/cuda/*.cu)
 add_library(ddtree_cuda STATIC ${DDTREE_CUDA_SOURCES})
 target_include_directories(ddtree_cuda PRIVATE csrc/include csrc)
-set_target_properties(ddtree_cuda PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static
-                                             POSITION_INDEPENDENT_CODE ON)
-# One arithmetic on every device: --fmad=false is -ffp-contract=off.
-target_compile_options(ddtree_cuda PRIVATE --fmad=false --expt-relaxed-constexpr -Werror all-warnings)
+set_target_properties(ddtree_cuda PROPERTIES CUDA_RUNTIME_LIBRARY Static POSITION_INDEPENDENT_CODE ON)
+# The dialect as a flag: older CMakes do not know that newer nvccs speak C++20. One arithmetic on every device:
+# --fmad=false is -ffp-contract=off.
+target_compile_options(ddtree_cuda PRIVATE -std=c++20 --fmad=false --expt-relaxed-constexpr -Werror all-warnings)

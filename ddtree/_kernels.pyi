@@ -1,5 +1,7 @@
 # The C++ module (csrc/bindings*.cpp). Pointers are integers (Tensor.data_ptr()); 0 is null.
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,26 +42,6 @@ def topk_log_softmax(
 # bindings_sampling.cpp
 def coins(seed: int, step: int, count: int, out: int) -> None: ...
 def final_coin(seed: int, step: int) -> float: ...
-def target_only(
-    predicts: int,
-    accept_index: int,
-    accept_token_num: int,
-    candidates: int,
-    retrieve_index: int,
-    next_token: int,
-    next_sibling: int,
-    uniform_samples: int,
-    uniform_samples_final: int,
-    target_probs: int,
-    status: int,
-    slots: int,
-    size: int,
-    batch: int,
-    nodes: int,
-    path: int,
-    threshold_single: float,
-    threshold_acc: float,
-) -> None: ...
 def verify(
     logits: int,
     element: int,
@@ -96,3 +78,87 @@ def observe(
 ) -> list[
     int | tuple[list[int], list[float], list[float], list[float], list[float], float, float | None]
 ]: ...
+
+# bindings_padded.cpp
+def target_only(
+    predicts: int,
+    accept_index: int,
+    accept_token_num: int,
+    candidates: int,
+    retrieve_index: int,
+    next_token: int,
+    next_sibling: int,
+    uniform_samples: int,
+    uniform_samples_final: int,
+    target_probs: int,
+    status: int,
+    slots: int,
+    size: int,
+    batch: int,
+    nodes: int,
+    path: int,
+    threshold_single: float,
+    threshold_acc: float,
+) -> None: ...
+def build_padded_trees_float(
+    log_probs: int,
+    token_ids: int,
+    child_rows: int,
+    batch: int,
+    rows: int,
+    ranks: int,
+    budget: int,
+    fields: int,
+    retrieve: int,
+    visible: int,
+    status: int,
+) -> None: ...
+def build_padded_trees_double(
+    log_probs: int,
+    token_ids: int,
+    child_rows: int,
+    batch: int,
+    rows: int,
+    ranks: int,
+    budget: int,
+    fields: int,
+    retrieve: int,
+    visible: int,
+    status: int,
+) -> None: ...
+def verify_batch(
+    logits: int,
+    element: int,
+    size: int,
+    row_stride: int,
+    tree_stride: int,
+    candidates: int,
+    next_token: int,
+    next_sibling: int,
+    coins: int,
+    final_coins: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    threshold_single: float,
+    threshold_acc: float,
+    batch: int,
+    nodes: int,
+    path: int,
+    outcome: int,
+    bonus: int,
+    tried: int,
+    decisions: int,
+    status: int,
+) -> None: ...
+
+# bindings_cuda.cpp: None where CUDA was not built. It has the functions of bindings_padded.cpp with the
+# stream as one argument more (the samplers before it: scratch memory), and these.
+class _Cuda(Protocol):
+    LARGEST_BUDGET: int
+    def architectures(self) -> list[str]: ...
+    def devices(self) -> tuple[list[str], str]:
+        """(the names of the machine's devices, what is wrong in CUDA's words)."""
+    def sampler_scratch_bytes(self, size: int, nodes: int) -> int: ...
+
+cuda: _Cuda | None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ddtree import _kernels
-from ddtree.sampling import ELEMENTS, check_rule, on_host_rows
+from ddtree.launch import ELEMENTS
+from ddtree.sampling import check_rule, on_host_rows
 from ddtree.sampling_faults import fault_of_status
 
 

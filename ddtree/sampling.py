@@ -10,14 +10,18 @@ thresholds are 1. (EAGLE, arXiv 2401.15077; the interface of SGLang's tree_specu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 import torch
 
 from ddtree import _kernels
+from ddtree.launch import ELEMENTS, has_kernels_for
 from ddtree.retrieve import validate_topology
 from ddtree.sampling_batch import check_thresholds, tree_speculative_sampling_target_only
 from ddtree.sampling_faults import TOPOLOGY, SamplingFault, fault_of_status, unpack_status
+
+if TYPE_CHECKING:
+    from ddtree.padded import PaddedVerdicts
 
 __all__ = [
     "SamplingFault",
@@ -31,9 +35,7 @@ __all__ = [
 
 BonusSource = Literal["full_row", "residual", "argmax", "last_tried"]
 
-_BONUS_SOURCES: tuple[BonusSource, ...] = ("full_row", "residual", "argmax", "last_tried")
-ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""The kernels' numbers for the dtypes that logits may have."""
+BONUS_SOURCES: tuple[BonusSource, ...] = ("full_row", "residual", "argmax", "last_tried")
 
 
 class TriedNode(NamedTuple):
@@ -105,7 +107,7 @@ def verify_tree(
     threshold_single: float,
     threshold_acc: float,
     status: torch.Tensor,
-) -> TreeVerdict | None: ...
+) -> TreeVerdict | PaddedVerdicts | None: ...
 def verify_tree(
     logits: torch.Tensor,
     candidates: torch.Tensor,
@@ -120,7 +122,7 @@ def verify_tree(
     threshold_single: float,
     threshold_acc: float,
     status: torch.Tensor | None = None,
-) -> TreeVerdict | None:
+) -> TreeVerdict | PaddedVerdicts | None:
     """Walk one tree straight from logits [n, V], float32, bfloat16 or float16; only visited rows are read.
 
     candidates, retrieve_* int64 [n], coins float32 [n]. A row is sampled by temperature (below 1e-5: greedy),
@@ -130,7 +132,8 @@ def verify_tree(
 
     Raises SamplingFault (a ValueError) naming the node for NaN, +inf or no mass in a visited row, ValueError
     for a broken topology or equal tokens among siblings. With `status` (int32 [1]) these do not raise: it is
-    set to 8 * node + kind (0: fine), and None is returned.
+    set to 8 * node + kind (0: fine), and None is returned; on CUDA, where knowing that would synchronise,
+    PaddedVerdicts of this one walk.
     """
     check_rule(temperature, top_k, top_p)
     check_thresholds(threshold_single, threshold_acc)
@@ -158,7 +161,7 @@ def verify_tree_greedy(
     argmax after it. Probabilities in the decisions are 1 and 0, coins 0. Raises as verify_tree does."""
     tree = (candidates, retrieve_next_token, retrieve_next_sibling)
     verdict = _walk(logits, tree, (0.0, 0, 1.0), None, (0.0, 1.0, 1.0), None)
-    assert verdict is not None
+    assert isinstance(verdict, TreeVerdict)
     return verdict
 
 
@@ -169,7 +172,7 @@ def _walk(
     node_coins: torch.Tensor | None,
     coin_and_thresholds: tuple[float, float, float],
     status: torch.Tensor | None,
-) -> TreeVerdict | None:
+) -> TreeVerdict | PaddedVerdicts | None:
     if logits.dim() != 2 or logits.dtype not in ELEMENTS or logits.shape[1] == 0:
         given = f"{logits.dtype} {list(logits.shape)}"
         raise ValueError(f"logits must be [nodes, vocabulary] in float32, bfloat16 or float16, not {given}")
@@ -179,6 +182,8 @@ def _walk(
             raise ValueError(f"{name} must be int64 [{nodes}], not {array.dtype} {list(array.shape)}")
     if nodes == 0:
         raise ValueError("the tree is empty; node 0 is the root")
+    if not logits.is_cpu and has_kernels_for(logits):
+        return _walk_on_device(logits, tree, rule, node_coins, coin_and_thresholds, status)
     logits = on_host_rows(logits)
     candidates, next_token, next_sibling = map(_on_host, tree)
     on_host_coins = None if node_coins is None else _on_host(node_coins)
@@ -200,15 +205,54 @@ def _walk(
     if isinstance(outcome, int):
         if status is not None:
             return None
-        node, kind = unpack_status(outcome)
-        if kind == TOPOLOGY:
-            validate_topology(next_token, next_sibling, candidates)
-        raise fault_of_status(outcome, logits[node])
+        raise _fault(outcome, logits, (candidates, next_token, next_sibling))
     path, bonus, source, prob, cumulative, residual, tried = outcome
     decisions = list(map(TriedNode._make, tried))
     return TreeVerdict(
-        path, len(path) - 1, bonus, _BONUS_SOURCES[source], prob, cumulative, residual, decisions
+        path, len(path) - 1, bonus, BONUS_SOURCES[source], prob, cumulative, residual, decisions
     )
+
+
+def _walk_on_device(
+    logits: torch.Tensor,
+    tree: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    rule: tuple[float, int, float],
+    node_coins: torch.Tensor | None,
+    coin_and_thresholds: tuple[float, float, float],
+    status: torch.Tensor | None,
+) -> TreeVerdict | PaddedVerdicts:
+    from ddtree.padded import verify_padded_trees
+
+    final_coin, threshold_single, threshold_acc = coin_and_thresholds
+    drawn = logits.new_zeros(len(tree[0]), dtype=torch.float32) if node_coins is None else node_coins
+    padded = verify_padded_trees(
+        logits[None],
+        *(array.to(logits.device)[None] for array in tree),
+        temperature=rule[0],
+        top_k=rule[1],
+        top_p=rule[2],
+        coins=drawn.to(logits.device)[None],
+        final_coins=torch.full((1,), final_coin, device=logits.device),
+        threshold_single=threshold_single,
+        threshold_acc=threshold_acc,
+    )
+    if status is not None:
+        status.copy_(padded.status)
+        return padded
+    if outcome := int(padded.status):
+        raise _fault(outcome, logits, tree)
+    return padded.verdict(0)
+
+
+def _fault(
+    status: int, logits: torch.Tensor, tree: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> ValueError:
+    """The exception for a walk's status."""
+    node, kind = unpack_status(status)
+    if kind == TOPOLOGY:
+        candidates, next_token, next_sibling = tree
+        validate_topology(next_token, next_sibling, candidates)
+    return fault_of_status(status, logits[node])
 
 
 def on_host_rows(logits: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec
 
 import torch
 
-from ddtree import _kernels
+from ddtree.launch import launch
 from ddtree.retrieve import validate_topology
 from ddtree.sampling_faults import fault_of_status, unpack_status
 
@@ -61,10 +61,11 @@ def tree_speculative_sampling_target_only(
     rows are read. `draft_probs` is there for the interface's sake and is neither read nor written, and the
     result is deterministic whatever `deterministic` says.
 
-    Without `status` every topology is checked before anything is written (ValueError), and a visited row with
-    NaN, +inf, a negative entry or no mass raises SamplingFault naming batch row and node, after the healthy
-    batch rows were written. With `status` (int32 [bs]) nothing raises: it gets 0, or 8 * node + the kind of
-    fault. Either way a faulty batch row leaves its outputs untouched.
+    All tensors are on one device; on CUDA the kernel runs on the current stream, and without `status` the
+    call synchronises. Without `status` every topology is checked before anything is written (ValueError), and
+    a visited row with NaN, +inf, a negative entry or no mass raises SamplingFault naming batch row and node,
+    after the healthy batch rows were written. With `status` (int32 [bs]) nothing raises: it gets 0, or 8 *
+    node + the kind of fault. Either way a faulty batch row leaves its outputs untouched.
     """
     inputs = {
         "candidates": candidates,
@@ -76,7 +77,7 @@ def tree_speculative_sampling_target_only(
         "target_probs": target_probs,
     }
     outputs = {"predicts": predicts, "accept_index": accept_index, "accept_token_num": accept_token_num}
-    outcomes = torch.zeros(len(candidates), dtype=torch.int32) if status is None else status
+    outcomes = candidates.new_zeros(len(candidates), dtype=torch.int32) if status is None else status
     _check_shapes(inputs, outputs | {"status": outcomes})
     check_thresholds(threshold_single, threshold_acc)
     if status is None:
@@ -86,7 +87,9 @@ def tree_speculative_sampling_target_only(
     pointers = [tensor.data_ptr() for tensor in (*outputs.values(), *given.values(), outcomes)]
     sizes = [predicts.numel(), size, batch, nodes, accept_index.shape[1]]
     thresholds: list[Any] = [threshold_single, threshold_acc]
-    _kernels.target_only(*pointers, *sizes, *thresholds)
+    launch(
+        "target_only", target_probs, [*pointers, *sizes, *thresholds], rows_of_scratch=(batch, size, nodes)
+    )
     if status is None:
         for batch_row in outcomes.nonzero().flatten().tolist():
             outcome = int(outcomes[batch_row])
@@ -127,8 +130,8 @@ def _check_shapes(inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tens
         dtype, shape = expected[name]
         if tensor.dtype != dtype or tensor.shape != shape:
             raise ValueError(f"{name} must be {dtype} {list(shape)}, not {tensor.dtype} {list(tensor.shape)}")
-        if tensor.device.type != "cpu":
-            raise ValueError(f"{name} is on {tensor.device}; this build's sampler runs on the CPU")
+        if tensor.device != probs.device:
+            raise ValueError(f"{name} is on {tensor.device}, target_probs on {probs.device}")
     for name, tensor in outputs.items():
         if not tensor.is_contiguous():
             raise ValueError(f"{name} is written in place and must be contiguous")

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ddtree import _kernels
+from ddtree import _kernels, launch
 
 _FIELDS = 6  # rows of a tree's buffer: token_ids, depths, parents, ranks, rows, log_weights
 _LARGEST_BUDGET = 2**20
+_LARGEST_ON_CUDA = 1024  # above it the host builds
 
 _DOUBLE = torch.float64
 _FLOATS = (torch.float32, _DOUBLE)
@@ -149,9 +150,20 @@ def build_ddtree_tree(
     rows, ranks = shape
     if rows * ranks >= 2**31:
         raise ValueError(f"{rows} x {ranks} candidates are more than 2^31 - 1")
-    log_probs = _for_kernel(top_log_probs, _FLOATS, "top_log_probs")
-    token_ids = _for_kernel(top_token_ids, _INTEGERS, "top_token_ids")
-    children = None if child_rows is None else _for_kernel(child_rows, _INTEGERS, "child_rows")
+    on_device = (
+        not top_log_probs.is_cpu and budget <= _LARGEST_ON_CUDA and launch.has_kernels_for(top_log_probs)
+    )
+    log_probs = _for_kernel(top_log_probs, _FLOATS, "top_log_probs", on_device)
+    token_ids = _for_kernel(top_token_ids, _INTEGERS, "top_token_ids", on_device)
+    children = None if child_rows is None else _for_kernel(child_rows, _INTEGERS, "child_rows", on_device)
+    if not log_probs.is_cpu:
+        fields, _, _, status = launch.build_trees(
+            log_probs[None], token_ids[None], None if children is None else children[None], budget
+        )
+        num_nodes, fault = status[0].tolist()
+        if fault:
+            raise rows_fault(fault, log_probs)
+        return DraftTree(fields[0].cpu().numpy(), budget, num_nodes)
     buffer = np.empty((_FIELDS, budget + 1), dtype=np.int64)
     num_nodes = _kernels.build_tree(
         log_probs.data_ptr(),
@@ -164,19 +176,29 @@ def build_ddtree_tree(
         buffer,
     )
     if num_nodes < 0:
-        entry, fault = divmod(-num_nodes, 8)
-        row, column = divmod(entry, ranks)
-        value = log_probs[row, column].item()
-        raise ValueError(f"candidate ({value:g}) at row {row}, column {column} {_ROW_FAULTS[fault]}")
+        raise rows_fault(-num_nodes, log_probs)
     return DraftTree(buffer, budget, num_nodes)
 
 
-def _for_kernel(values: torch.Tensor, dtypes: tuple[torch.dtype, ...], name: str) -> torch.Tensor:
-    """`values` on the host, contiguous, in one of `dtypes`: the first, unless it has another of them."""
+def rows_fault(packed: int, log_probs: torch.Tensor) -> ValueError:
+    """The exception for 8 * entry + fault of candidate rows [R, K]."""
+    entry, fault = divmod(packed, 8)
+    row, column = divmod(entry, log_probs.shape[1])
+    value = log_probs[row, column].item()
+    return ValueError(f"candidate ({value:g}) at row {row}, column {column} {_ROW_FAULTS[fault]}")
+
+
+def _for_kernel(
+    values: torch.Tensor, dtypes: tuple[torch.dtype, ...], name: str, on_device: bool = False
+) -> torch.Tensor:
+    """`values` contiguous, in one of `dtypes`: the first, unless it has another of them; on the host, unless
+    it may stay on its device."""
     dtype = values.dtype
     if dtype not in dtypes:
         wanted = dtypes[0]
         if dtype.is_complex or dtype.is_floating_point != wanted.is_floating_point or dtype is torch.bool:
             raise ValueError(f"{name} must be {wanted}, not {dtype}")
         values = values.to(wanted)
-    return values if values.is_cpu and values.is_contiguous() else values.cpu().contiguous()
+    if values.is_cpu and values.is_contiguous():
+        return values
+    return values.contiguous() if on_device else values.cpu().contiguous()
