@@ -1,4 +1,4 @@
-"""The command line: `ddtree serve`, `run`, `bench`, `check`, `schema`, `models`.
+"""The command line: `ddtree serve`, `run`, `bench`, `train`, `check`, `schema`, `models`.
 
 Exit codes: app/exits.py.
 """
@@ -18,6 +18,7 @@ import ddtree
 from app.bench.flags import add_bench_parser
 from app.errors import explain
 from app.exits import DONE, FAILED, INTERRUPTED, MISUSED
+from app.training import add_train_parser, train
 from ddtree.settings import DrafterName, Method, Settings
 
 
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = add_bench_parser(commands)
     _engine_flags(bench)
     bench.set_defaults(command=_bench)
+    add_train_parser(commands).set_defaults(command=_train)
     check = commands.add_parser(
         "check",
         help="re-derive every decision of a trace",
@@ -207,6 +209,13 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     try:
         return run(arguments, _to_stderr)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from None
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    try:
+        return train(arguments)
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from None
 

@@ -3,7 +3,9 @@ read and checked against the target before anything runs."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from torch import nn
 
 from ddtree.drafters.dflash import DFlashDrafter, DFlashModel
-from ddtree.drafters.dflash_config import check_target, read_config
+from ddtree.drafters.dflash_config import DFlashConfig, check_target, read_config
 
 
 def load_dflash(folder: Path, target: Any, name: str) -> DFlashDrafter:
@@ -30,6 +32,7 @@ def load_dflash(folder: Path, target: Any, name: str) -> DFlashDrafter:
         own_vocabulary=own_vocabulary,
     )
     check_tokenizer(folder, target.tokenizer)
+    check_fingerprint(config, target)
     gate = tensors.get("layers.0.mlp.gate_proj.weight")
     if gate is None:
         raise ValueError("its safetensors hold no layers.0.mlp.gate_proj.weight")
@@ -64,6 +67,29 @@ def target_token_ids(offsets: torch.Tensor, vocab_size: int) -> torch.Tensor:
     if len(unique) < len(ids):
         raise ValueError(f"d2t sends several tokens to {int(unique[counts > 1][0])}")
     return ids
+
+
+def fingerprint(num_layers: int, hidden_size: int, vocab_size: int, vocabulary: Mapping[str, int]) -> str:
+    """Of a target's shape and vocabulary (token -> id): 16 hexadecimal digits that say whether a drafter was
+    trained for it."""
+    digest = hashlib.sha256(json.dumps([num_layers, hidden_size, vocab_size]).encode())
+    for token, token_id in sorted(vocabulary.items(), key=lambda item: item[1]):
+        digest.update(f"{token_id}:{token}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def check_fingerprint(config: DFlashConfig, target: Any) -> None:
+    """Raises ValueError when the checkpoint records another target than this one."""
+    if config.target_fingerprint is None:
+        return
+    found = fingerprint(
+        target.num_layers, target.hidden_size, target.vocab_size, target.tokenizer.get_vocab()
+    )
+    if found != config.target_fingerprint:
+        raise ValueError(
+            f"it was trained for a target of fingerprint {config.target_fingerprint} (layers, width, "
+            f"vocabulary); {target.name}'s is {found}: train one for it with `ddtree train`"
+        )
 
 
 def check_tokenizer(folder: Path, tokenizer: Any) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from ddtree.drafters.base import Context, Draft, DraftFault
 from ddtree.drafters.dflash_config import DFlashConfig
+from ddtree.drafters.dflash_slots import DirectPath, SlotHeads
 from ddtree.merged import merge_projections
 from ddtree.packed import pack_model
 from ddtree.settings import DrafterName
@@ -31,6 +32,7 @@ class DFlashState:
 
     keys: list[torch.Tensor]  # per layer [Hkv, capacity + block_size, D]
     values: list[torch.Tensor]
+    last: torch.Tensor  # [width], the projected features of the last context token; zero without one
     length: int = field(default=0)  # context tokens held
 
 
@@ -71,7 +73,7 @@ class _Layer(nn.Module):
         n = x.shape[0]
         keys = self.self_attn["k_proj"](x).view(n, -1, self.head_dim)
         values = self.self_attn["v_proj"](x).view(n, -1, self.head_dim)
-        return _rotate(self.self_attn["k_norm"](keys).transpose(0, 1), cos, sin), values.transpose(0, 1)
+        return rotate(self.self_attn["k_norm"](keys).transpose(0, 1), cos, sin), values.transpose(0, 1)
 
     def forward(
         self,
@@ -90,7 +92,7 @@ class _Layer(nn.Module):
         keys.narrow(1, length, block).copy_(new_keys)
         values.narrow(1, length, block).copy_(new_values)
         query = self.self_attn["q_proj"](x).view(block, -1, self.head_dim)
-        query = _rotate(self.self_attn["q_norm"](query).transpose(0, 1), cos, sin)
+        query = rotate(self.self_attn["q_norm"](query).transpose(0, 1), cos, sin)
         heads, key_heads = query.shape[0], keys.shape[0]
         grouped = query.reshape(1, key_heads, heads // key_heads * block, self.head_dim)
         total = length + block
@@ -114,6 +116,12 @@ class DFlashModel(nn.Module):
         self.hidden_norm = nn.RMSNorm(width, config.rms_norm_eps)
         self.layers = nn.ModuleList(_Layer(config, intermediate_size) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(width, config.rms_norm_eps)
+        self.direct = DirectPath(width, config.rms_norm_eps) if config.direct_path else None
+        self.heads = (
+            SlotHeads(config.block_size - 1, width, config.slot_intermediate_size, config.rms_norm_eps)
+            if config.slots == "heads"
+            else None
+        )
         self.config = config
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self.frequencies = 1.0 / config.rope_theta**exponents  # no buffer: it stays float32 in any model
@@ -128,14 +136,20 @@ class DFlashModel(nn.Module):
             new_keys, new_values = layer.keys_values(context, cos, sin)
             keys.narrow(1, state.length, n).copy_(new_keys)
             values.narrow(1, state.length, n).copy_(new_values)
+        state.last = context[-1]
         state.length += n
 
     def forward(self, state: DFlashState, embeddings: torch.Tensor) -> torch.Tensor:
-        """embeddings [B, width] of root and masks, the root right behind the context -> hidden [B, width]."""
-        cos, sin = self._angles(state.length, embeddings.shape[0], embeddings.dtype)
-        hidden = embeddings
+        """embeddings [B, width] of root and masks, the root right behind the context -> hidden [B - 1, width]
+        of the positions after the root."""
+        block = embeddings.shape[0]
+        hidden = embeddings if self.heads is None else embeddings[:1]
+        if self.direct is not None:
+            hidden = hidden + self.direct(state.last, embeddings[0])
+        cos, sin = self._angles(state.length, hidden.shape[0], embeddings.dtype)
         for layer, keys, values in zip(self.layers, state.keys, state.values, strict=True):
             hidden = layer(hidden, cos, sin, keys, values, state.length)
+        hidden = hidden[1:] if self.heads is None else self.heads(hidden[0], block - 1)
         return self.norm(hidden)  # type: ignore[no-any-return]
 
     def _angles(self, start: int, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,8 +159,8 @@ class DFlashModel(nn.Module):
         return angles.cos().to(device, dtype), angles.sin().to(device, dtype)
 
 
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of [H, n, D] by [n, D] angles; the halves of D turn together."""
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [..., n, D] by [n, D] angles; the halves of D turn together."""
     low, high = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
@@ -188,7 +202,8 @@ class DFlashDrafter:
         config = self.config
         shape = (config.num_layers, config.num_key_heads, capacity + config.block_size, config.head_dim)
         keys = torch.zeros(shape, dtype=self._dtype, device=self._device)
-        return DFlashState(list(keys), list(torch.zeros_like(keys)))
+        last = torch.zeros(config.hidden_size, dtype=self._dtype, device=self._device)
+        return DFlashState(list(keys), list(torch.zeros_like(keys)), last)
 
     @torch.inference_mode()
     def draft(
@@ -215,10 +230,13 @@ class DFlashDrafter:
         if context.features is None:
             raise ValueError("a DFlash drafter needs the target's tapped hidden states")
         root = len(context.token_ids) - 1
-        state.length = min(state.length, root)
+        if state.length > root:
+            # one row less than it could keep: extending sets `last` anew
+            state.length = max(root - 1, 0)
+            state.last = torch.zeros_like(state.last)
         if state.length < root:
             self.model.extend(state, context.features[state.length : root])
         ids = torch.full((block_size,), self.config.mask_token_id, dtype=torch.int64, device=self._device)
         ids[0] = context.token_ids[root]
         hidden = self.model(state, self._embed(ids))
-        return self._head(hidden[1:])  # type: ignore[no-any-return]
+        return self._head(hidden)  # type: ignore[no-any-return]

@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+Slots = Literal["masks", "heads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class DFlashConfig:
     max_context: int
     vocab_size: int
     num_target_layers: int | None
+    # what the z-lab layout does not have; see dflash_slots
+    direct_path: bool = False
+    slots: Slots = "masks"
+    slot_intermediate_size: int = 0  # of the heads' gated unit; 0 without heads
+    target_fingerprint: str | None = None  # of the target it was trained for; None: not recorded
 
 
 def read_config(folder: Path) -> DFlashConfig:
@@ -67,7 +74,29 @@ def parse_config(config: Mapping[str, Any]) -> DFlashConfig:
         num_target_layers=None
         if config.get("num_target_layers") is None
         else _integer(config, "num_target_layers"),
+        direct_path=_direct_path(nested),
+        slots=_slots(nested),
+        slot_intermediate_size=_integer(nested, "slot_intermediate_size", where="dflash_config.")
+        if _slots(nested) == "heads"
+        else 0,
+        target_fingerprint=None
+        if nested.get("target_fingerprint") is None
+        else str(nested["target_fingerprint"]),
     )
+
+
+def _direct_path(nested: Mapping[str, Any]) -> bool:
+    value = nested.get("direct_path", False)
+    if type(value) is not bool:
+        raise ValueError(f"dflash_config.direct_path must be true or false, not {value!r}")
+    return value
+
+
+def _slots(nested: Mapping[str, Any]) -> Slots:
+    value: Slots = nested.get("slots", "masks")
+    if value not in get_args(Slots):
+        raise ValueError(f"dflash_config.slots must be {' or '.join(get_args(Slots))}, not {value!r}")
+    return value
 
 
 def _rope_theta(config: Mapping[str, Any]) -> float:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import BASE, VOCAB, twins
 
-from ddtree.drafters.checkpoint import check_tokenizer, load_dflash, target_token_ids
+from ddtree.drafters.checkpoint import check_tokenizer, fingerprint, load_dflash, target_token_ids
 from ddtree.drafters.dflash import DFlashModel
 from ddtree.drafters.dflash_config import parse_config
 from ddtree.target import Target
@@ -73,6 +73,40 @@ def test_a_vocabulary_of_its_own(tmp_path: Path, target: Target) -> None:
     assert drafter._target_ids.tolist() == list(range(0, 200, 2))
     folder = write(tmp_path, {**CONFIG, "vocab_size": 100}, d2t=table, lm_head__weight=torch.zeros(99, 64))
     with pytest.raises(ValueError, match=r"lm_head.weight has shape \(99, 64\)"):
+        load_dflash(folder, target, "tiny")
+
+
+def test_a_drafter_of_another_target_is_refused_by_its_fingerprint(tmp_path: Path, target: Target) -> None:
+    own = fingerprint(4, 64, VOCAB, target.tokenizer.get_vocab())
+    nested = {**CONFIG["dflash_config"], "target_fingerprint": own}
+    assert load_dflash(write(tmp_path, {**CONFIG, "dflash_config": nested}), target, "tiny").name == "tiny"
+    nested["target_fingerprint"] = "0" * 16
+    folder = write(tmp_path, {**CONFIG, "dflash_config": nested})
+    with pytest.raises(ValueError, match=f"fingerprint 0{{16}} .*llama's is {own}: train one for it"):
+        load_dflash(folder, target, "tiny")
+
+
+def test_a_fingerprint_tells_shapes_and_vocabularies_apart() -> None:
+    words = {"a": 0, "b": 1}
+    seen = [
+        fingerprint(4, 64, 2, words),
+        fingerprint(5, 64, 2, words),
+        fingerprint(4, 32, 2, words),
+        fingerprint(4, 64, 3, words),
+        fingerprint(4, 64, 2, {"a": 1, "b": 0}),
+    ]
+    assert len(set(seen)) == 5
+    assert fingerprint(4, 64, 2, {"b": 1, "a": 0}) == seen[0]
+
+
+def test_both_layouts_are_read(tmp_path: Path, target: Target) -> None:
+    nested = {**CONFIG["dflash_config"], "direct_path": True, "slots": "heads", "slot_intermediate_size": 80}
+    drafter = load_dflash(write(tmp_path, {**CONFIG, "dflash_config": nested}), target, "tiny")
+    assert drafter.model.direct is not None and drafter.model.heads is not None
+    assert drafter.block_size == 6
+    with pytest.raises(ValueError, match=r"do not fit config\.json: .*direct"):
+        folder = write(tmp_path, {**CONFIG, "dflash_config": nested})
+        (folder / "config.json").write_text(json.dumps(CONFIG))
         load_dflash(folder, target, "tiny")
 
 

@@ -54,6 +54,35 @@ def test_rope_theta_nested_first_then_top_level(rope: dict[str, Any]) -> None:
     assert parsed.rope_theta == 5000.0
 
 
+def test_what_the_layout_does_not_have_is_off_unless_the_checkpoint_says_so() -> None:
+    plain = parse_config(config())
+    assert (plain.direct_path, plain.slots, plain.slot_intermediate_size) == (False, "masks", 0)
+    assert plain.target_fingerprint is None
+    nested = {
+        **config()["dflash_config"],
+        "direct_path": True,
+        "slots": "heads",
+        "slot_intermediate_size": 96,
+        "target_fingerprint": "0123456789abcdef",
+    }
+    ours = parse_config(config(dflash_config=nested))
+    assert (ours.direct_path, ours.slots, ours.slot_intermediate_size) == (True, "heads", 96)
+    assert ours.target_fingerprint == "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"direct_path": 1}, "dflash_config.direct_path must be true or false, not 1"),
+        ({"slots": "tails"}, "dflash_config.slots must be masks or heads, not 'tails'"),
+        ({"slots": "heads"}, "dflash_config.slot_intermediate_size is missing"),
+    ],
+)
+def test_what_is_said_of_it_must_make_sense(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_config(config(dflash_config={**config()["dflash_config"], **changed}))
+
+
 def test_head_dim_defaults_to_the_heads_share() -> None:
     assert parse_config(config()).head_dim == 16
     assert parse_config(config(head_dim=32)).head_dim == 32
