@@ -47,20 +47,7 @@ class SlotHeads(nn.Module):
     def forward(self, hidden: torch.Tensor, slots: int) -> torch.Tensor:
         """hidden [width] -> [slots, width]: the first `slots` positions."""
         moved = self.proj(hidden[None]).view(-1, hidden.shape[0])
-        return self.shared(hidden + moved[:slots])
-
-    def pairs(self, hidden: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """hidden [m, width]; rows, slots int64 [n], slots ascending -> [n, width]: pair i is slot slots[i] of
-        hidden[rows[i]]."""
-        weights = self.proj.weight.view(-1, hidden.shape[1], hidden.shape[1])
-        counts = torch.bincount(slots, minlength=len(weights)).tolist()
-        picked = hidden[rows]
-        parts = torch.split(picked, counts)
-        moved = [F.linear(part, weight) for part, weight in zip(parts, weights, strict=True)]
-        return self.shared(picked + torch.cat(moved))
-
-    def shared(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The gated unit, on rows [n, width] of any slots."""
+        hidden = hidden + moved[:slots]
         x = self.norm(hidden)
         gated = F.silu(self.mlp["gate_proj"](x)) * self.mlp["up_proj"](x)
         return hidden + self.mlp["down_proj"](gated)  # type: ignore[no-any-return]

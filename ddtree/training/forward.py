@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ddtree.drafters.dflash import DFlashModel, rotate
+from ddtree.drafters.dflash_slots import SlotHeads
 from ddtree.training.norm import rms_norm
 
 
@@ -39,7 +40,8 @@ def anchor_hidden(
     if model.direct is not None:
         before = (anchors - 1).clamp(min=0)[..., None].expand(-1, -1, context.shape[-1])
         last = context.gather(1, before) * (anchors > 0)[..., None]
-        hidden = hidden + model.direct(last, roots)[:, :, None]
+        root = rms_norm(model.direct.root_norm, roots)
+        hidden = hidden + model.direct.proj(torch.cat((last, root), dim=-1))[:, :, None]
     hidden = hidden.reshape(batch, count * slots, -1)
     positions = (anchors[..., None] + torch.arange(slots, device=anchors.device)).flatten(1)
     of_block = _angles(model, positions, hidden.dtype)
@@ -77,11 +79,12 @@ def _layer(
     unseen: torch.Tensor,
 ) -> torch.Tensor:
     """hidden [B, n, width], context [B, T, width] -> [B, n, width]."""
-    attention, mlp = layer.self_attn, layer.mlp
+    attention = layer.self_attn
 
     def heads(name: str, x: torch.Tensor) -> torch.Tensor:
         """[B, n, width] -> [B, H, n, D]."""
-        return attention[f"{name}_proj"](x).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)
+        projected: torch.Tensor = attention[f"{name}_proj"](x)
+        return projected.view(*x.shape[:2], -1, layer.head_dim).transpose(1, 2)
 
     def keys(x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return rotate(rms_norm(attention["k_norm"], heads("k", x)), *angles)
@@ -92,9 +95,25 @@ def _layer(
         query, keys(context, of_context), heads("v", context), keys(x, of_block), heads("v", x), unseen
     )
     hidden = hidden + attention["o_proj"](attended.transpose(1, 2).flatten(2))
-    x = rms_norm(layer.post_attention_layernorm, hidden)
-    gated = F.silu(mlp["gate_proj"](x)) * mlp["up_proj"](x)
-    return hidden + mlp["down_proj"](gated)  # type: ignore[no-any-return]
+    return hidden + _gated(layer.mlp, rms_norm(layer.post_attention_layernorm, hidden))
+
+
+def _gated(mlp: Any, x: torch.Tensor) -> torch.Tensor:
+    return mlp["down_proj"](F.silu(mlp["gate_proj"](x)) * mlp["up_proj"](x))  # type: ignore[no-any-return]
+
+
+def slot_rows(
+    heads: SlotHeads, hidden: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor
+) -> torch.Tensor:
+    """hidden [m, width], the roots'; rows, slots int64 [n], slots ascending -> [n, width]: row i is what slot
+    slots[i] makes of hidden[rows[i]], before the output norm."""
+    width = hidden.shape[1]
+    weights = heads.proj.weight.view(-1, width, width)
+    picked = hidden[rows]
+    parts = torch.split(picked, torch.bincount(slots, minlength=len(weights)).tolist())
+    moved = [F.linear(part, weight) for part, weight in zip(parts, weights, strict=True)]
+    hidden = picked + torch.cat(moved)
+    return hidden + _gated(heads.mlp, rms_norm(heads.norm, hidden))
 
 
 def _attend(

@@ -6,9 +6,9 @@ import torch
 
 from ddtree.drafters.dflash import DFlashModel
 from ddtree.training.batches import Batch
-from ddtree.training.forward import anchor_hidden
+from ddtree.training.forward import anchor_hidden, slot_rows
 from ddtree.training.norm import rms_norm
-from ddtree.training.objective import mixed_cross_entropy, sample_vocabulary, target_probs
+from ddtree.training.objective import mixed_cross_entropy, sample_vocabulary, target_means
 
 
 class Learner:
@@ -44,18 +44,18 @@ class Learner:
         if self.model.heads is None:
             rows = hidden.flatten(0, 1)[batch.anchor_rows, batch.slots]
         else:
-            rows = self.model.heads.pairs(hidden.flatten(0, 2), batch.anchor_rows, batch.slots)
+            rows = slot_rows(self.model.heads, hidden.flatten(0, 2), batch.anchor_rows, batch.slots)
         return rms_norm(self.model.norm, rows)
 
     def loss(self, batch: Batch, generator: torch.Generator) -> torch.Tensor:
         """The mean loss of the batch's trained pairs, a scalar with gradients."""
         labels = batch.token_ids.flatten()[batch.before + 1]
         vocabulary = sample_vocabulary(self.head, self.frequent, labels, self.vocabulary, generator)
-        used, prob_rows = torch.unique(batch.before, return_inverse=True)
+        used, mean_rows = torch.unique(batch.before, return_inverse=True)
         used = used[torch.arange(-(-len(used) // 256) * 256, device=used.device) % len(used)]
         width = self.head.shape[1]
         last = batch.features.flatten(0, 1)[used, -width:].to(self.head.dtype)
-        probs = target_probs(vocabulary, last if self.soft > 0 else last[:0])
+        means = target_means(vocabulary, last if self.soft > 0 else last[:0])
         return mixed_cross_entropy(
-            self.rows(batch), vocabulary, vocabulary.index[labels], probs, prob_rows, self.soft
+            self.rows(batch), vocabulary, vocabulary.index[labels], means, mean_rows, self.soft
         )

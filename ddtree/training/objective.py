@@ -10,7 +10,7 @@ so that no [rows, vocabulary] matrix outlives a chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,15 +47,29 @@ def sample_vocabulary(
     return Vocabulary(head[ids], correction.to(head.device), index)
 
 
+class TargetMeans(NamedTuple):
+    """What the loss needs of the target's distributions p: the logits' mean under p is linear in the hidden
+    state, so no row of p itself is kept."""
+
+    weight: torch.Tensor  # [m, width], the mean under p of the head's rows
+    correction: torch.Tensor  # float32 [m], that of the corrections
+
+
 @torch.no_grad()
-def target_probs(vocabulary: Vocabulary, states: torch.Tensor) -> torch.Tensor:
-    """The target's distribution at temperature 1 over the sampled vocabulary, [n, vocabulary] in the head's
-    dtype, of its last hidden states [n, width]."""
-    probs = states.new_empty(len(states), len(vocabulary.weight))
-    for start in range(0, len(states), _CHUNK):
-        logits = (states[start : start + _CHUNK] @ vocabulary.weight.T).float() + vocabulary.correction
-        probs[start : start + _CHUNK] = torch.softmax(logits, dim=-1)
-    return probs
+def target_means(vocabulary: Vocabulary, states: torch.Tensor) -> TargetMeans:
+    """Of the target's distributions at temperature 1 over the sampled vocabulary; states [m, width]: its last
+    hidden states, in the head's dtype."""
+    weights, corrections = [states[:0]], [vocabulary.correction[:0]]
+    for part in torch.split(states, _CHUNK):
+        probs = torch.softmax(_logits(vocabulary, part), dim=-1)
+        weights.append(probs @ vocabulary.weight)
+        corrections.append(probs.float() @ vocabulary.correction)
+    return TargetMeans(torch.cat(weights), torch.cat(corrections))
+
+
+def _logits(vocabulary: Vocabulary, hidden: torch.Tensor) -> torch.Tensor:
+    """[n, width] -> [n, vocabulary], corrected."""
+    return torch.addmm(vocabulary.correction.to(hidden.dtype), hidden, vocabulary.weight.T)
 
 
 class _MixedCrossEntropy(torch.autograd.Function):
@@ -65,50 +79,46 @@ class _MixedCrossEntropy(torch.autograd.Function):
         hidden: torch.Tensor,
         vocabulary: Vocabulary,
         labels: torch.Tensor,
-        probs: torch.Tensor,
-        prob_rows: torch.Tensor,
+        means: TargetMeans,
+        mean_rows: torch.Tensor,
         soft: float,
     ) -> torch.Tensor:
-        rows = len(hidden)
-        total = torch.zeros((), device=hidden.device)
+        wanted = vocabulary.weight[labels] * (1 - soft)
+        level = vocabulary.correction[labels] * (1 - soft)
+        if soft > 0:
+            wanted += means.weight[mean_rows] * soft
+            level += means.correction[mean_rows] * soft
         gradient = torch.empty_like(hidden)
-        for start in range(0, rows, _CHUNK):
-            part = hidden[start : start + _CHUNK]
+        log_sums = []
+        for start in range(0, len(hidden), _CHUNK):
             label = labels[start : start + _CHUNK, None]
-            logits = (part @ vocabulary.weight.T).float().add_(vocabulary.correction)
-            of_label = logits.gather(1, label)
-            softened = torch.zeros_like(of_label)
-            if soft > 0:
-                wanted = probs[prob_rows[start : start + _CHUNK]].float()
-                softened = torch.linalg.vecdot(wanted, logits)[:, None]
+            logits = _logits(vocabulary, hidden[start : start + _CHUNK])
             predicted = torch.softmax(logits, dim=-1)
-            log_sum = of_label - predicted.gather(1, label).clamp(min=1e-37).log()
-            total += (log_sum - soft * softened - (1 - soft) * of_label).sum()
-            if soft > 0:
-                predicted.sub_(wanted, alpha=soft)
-            predicted.scatter_add_(1, label, predicted.new_full(label.shape, soft - 1))
-            gradient[start : start + _CHUNK] = predicted.to(hidden.dtype) @ vocabulary.weight
-        context.save_for_backward(gradient)
-        context.rows = rows
-        return total / rows
+            of_label = predicted.gather(1, label).float().clamp_(min=1e-37).log_()
+            log_sums.append(logits.gather(1, label) - of_label)
+            gradient[start : start + _CHUNK] = predicted @ vocabulary.weight
+        context.save_for_backward(gradient.sub_(wanted))
+        reached = torch.linalg.vecdot(hidden.float(), wanted.float()) + level
+        loss: torch.Tensor = torch.cat(log_sums).mean() - reached.mean()
+        return loss
 
     @staticmethod
     def backward(context: Any, *outer: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = context.saved_tensors
-        return (gradient * (outer[0] / context.rows), None, None, None, None, None)
+        return (gradient * (outer[0] / len(gradient)), None, None, None, None, None)
 
 
 def mixed_cross_entropy(
     hidden: torch.Tensor,
     vocabulary: Vocabulary,
     labels: torch.Tensor,
-    probs: torch.Tensor,
-    prob_rows: torch.Tensor,
+    means: TargetMeans,
+    mean_rows: torch.Tensor,
     soft: float,
 ) -> torch.Tensor:
     """Mean over rows of soft * H(target's distribution, drafter's) + (1 - soft) * -log drafter(label).
 
     hidden [n, width] in the head's dtype, after the output norm; labels int64 [n], rows of the vocabulary;
-    probs [m, vocabulary] from `target_probs`, of which row i's are `probs[prob_rows[i]]`.
+    means from `target_means`, of which row i's are those of `mean_rows[i]`.
     """
-    return _MixedCrossEntropy.apply(hidden, vocabulary, labels, probs, prob_rows, soft)  # type: ignore[no-any-return,no-untyped-call]
+    return _MixedCrossEntropy.apply(hidden, vocabulary, labels, means, mean_rows, soft)  # type: ignore[no-any-return,no-untyped-call]

@@ -11,7 +11,6 @@ from tiny_models import BASE, VOCAB, twins
 
 from ddtree.drafters.base import Context
 from ddtree.drafters.dflash import DFlashDrafter
-from ddtree.drafters.dflash_slots import SlotHeads
 from ddtree.target import Target
 
 HEADS = dataclasses.replace(CONFIG, direct_path=True, slots="heads", slot_intermediate_size=80)
@@ -41,15 +40,6 @@ def test_a_shorter_block_is_the_beginning_of_a_longer_one(drafter: DFlashDrafter
     part = drafter.logits(drafter.new_state(20), given, 3)
     assert (whole.shape, part.shape) == ((5, VOCAB), (2, VOCAB))
     torch.testing.assert_close(part, whole[:2], rtol=1e-4, atol=1e-4)
-
-
-def test_pairs_are_what_each_slot_makes_of_its_row() -> None:
-    heads = SlotHeads(4, 16, 24, 1e-5)
-    hidden = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
-    rows, slots = torch.tensor([2, 0, 1, 1, 0]), torch.tensor([0, 0, 1, 3, 3])
-    made = heads.pairs(hidden, rows, slots)
-    for row, slot, got in zip(rows, slots, made, strict=True):
-        torch.testing.assert_close(got, heads(hidden[row], 4)[slot])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch
 from tiny_drafters import CONFIG, random_model
 
 from ddtree.drafters.dflash import DFlashModel, DFlashState
-from ddtree.training.forward import anchor_hidden
+from ddtree.drafters.dflash_slots import SlotHeads
+from ddtree.training.forward import anchor_hidden, slot_rows
 
 VARIANTS = {
     "z-lab": {},
@@ -68,3 +69,12 @@ def test_gradients_reach_every_weight() -> None:
     model.norm(hidden).square().sum().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
+
+
+def test_pairs_are_what_each_slot_makes_of_its_row() -> None:
+    heads = SlotHeads(4, 16, 24, 1e-5)
+    hidden = torch.randn(3, 16, generator=torch.Generator().manual_seed(0))
+    rows, slots = torch.tensor([2, 0, 1, 1, 0]), torch.tensor([0, 0, 1, 3, 3])
+    made = slot_rows(heads, hidden, rows, slots)
+    for row, slot, got in zip(rows, slots, made, strict=True):
+        torch.testing.assert_close(got, heads(hidden[row], 4)[slot])

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ddtree.training.objective import mixed_cross_entropy, sample_vocabulary, target_probs
+from ddtree.training.objective import mixed_cross_entropy, sample_vocabulary, target_means
 
 
 def everything(head: torch.Tensor) -> torch.Tensor:
@@ -23,8 +23,8 @@ def test_loss_and_gradient_are_cross_entropys_over_the_whole_vocabulary(soft: fl
     labels = torch.randint(0, 50, (600,), generator=generator)
     rows = torch.randint(0, 40, (600,), generator=generator)
     vocabulary = sample_vocabulary(head, everything(head), labels, 50, generator)
-    probs = target_probs(vocabulary, states)
-    ours = mixed_cross_entropy(hidden, vocabulary, vocabulary.index[labels], probs, rows, soft)
+    means = target_means(vocabulary, states)
+    ours = mixed_cross_entropy(hidden, vocabulary, vocabulary.index[labels], means, rows, soft)
     wanted = torch.softmax(states @ head.T, -1)[rows] * soft + F.one_hot(labels, 50) * (1 - soft)
     theirs = F.cross_entropy(hidden @ head.T, wanted)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
