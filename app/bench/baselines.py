@@ -71,20 +71,22 @@ def generate(
 
 
 class Baselines:
-    """The untouched model and the drafter beside it, each loaded when a lane first needs it."""
+    """The untouched model and the drafters beside it, each loaded when a lane first needs it.
 
-    def __init__(self, load_model: Callable[[], Any], load_assistant: Callable[[], Any]) -> None:
+    load_assistant: a drafter by its name, None: the one that this project's lanes draft with.
+    """
+
+    def __init__(self, load_model: Callable[[], Any], load_assistant: Callable[[str | None], Any]) -> None:
         self._load_model, self._load_assistant = load_model, load_assistant
         self._model: Any = None
-        self._assistant: Any = None
+        self._assistants: dict[str, Any] = {}  # by their lane's label
 
-    def load(self, lanes: Sequence[Lane]) -> None:
-        """What these lanes need. Raises ValueError, OSError where it cannot be had."""
-        names = {lane.name for lane in lanes if lane.settings is None}
-        if names and self._model is None:
+    def load(self, lane: Lane) -> None:
+        """What a baseline needs. Raises ValueError, OSError where it cannot be had."""
+        if lane.name == "dflash-generate" and lane.label not in self._assistants:
+            self._assistants[lane.label] = self._load_assistant(lane.draft_model)
+        if lane.settings is None and self._model is None:
             self._model = self._load_model()
-        if "dflash-generate" in names and self._assistant is None:
-            self._assistant = self._load_assistant()
 
     def generate(
         self,
@@ -101,5 +103,5 @@ class Baselines:
         if lane.name == "prompt-lookup":
             speculation = {"prompt_lookup_num_tokens": lane.lookup_tokens}
         elif lane.name == "dflash-generate":
-            assistant, speculation = self._assistant, {"speculation_type": "dflash"}
+            assistant, speculation = self._assistants[lane.label], {"speculation_type": "dflash"}
         return generate(self._model, prompt_ids, new_tokens, stop, temperature, assistant, **speculation)

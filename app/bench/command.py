@@ -21,6 +21,7 @@ from app.exits import DONE, FAILED, INTERRUPTED
 from ddtree.statistics import pooled
 
 if TYPE_CHECKING:
+    from app.bench.baselines import Baselines
     from app.bench.rounds import Rounds
     from ddtree.engine import LoadedEngine
 
@@ -43,6 +44,8 @@ def run(arguments: argparse.Namespace, say: Say) -> int:
         traces=arguments.traces,
     )
     engine = machinery.load(say)
+    baselines = machinery.baselines(engine)
+    lanes = _available(lanes, baselines, arguments.lanes is not None, say)
     plan = _plan(arguments, lanes, prompts, engine)
     say(f"prompts: {' '.join(prompt.id for prompt in plan.prompts)}")
     cut = sum(prompt.cut for prompt in plan.prompts)
@@ -51,7 +54,7 @@ def run(arguments: argparse.Namespace, say: Say) -> int:
     store = Store.open(arguments.out, plan)
     try:
         with _stoppable(say) as stopped:
-            rounds = Rounds(machinery, plan, engine, stopped)
+            rounds = Rounds(machinery, plan, engine, baselines, stopped)
             finished = _decode(store, rounds, say)
     finally:
         store.close()
@@ -90,6 +93,20 @@ def _lanes(arguments: argparse.Namespace, say: Say) -> list[Lane]:
         say("lane autoregressive added: the ratios are to it")
         lanes = parse_lanes(["autoregressive", *(lane.label for lane in lanes)])
     return lanes
+
+
+def _available(lanes: list[Lane], baselines: Baselines, asked_for: bool, say: Say) -> list[Lane]:
+    """Lanes that can be run here, loaded. One that was asked for and cannot be raises ValueError."""
+    kept = []
+    for lane in lanes:
+        try:
+            baselines.load(lane)
+            kept.append(lane)
+        except (ValueError, OSError) as error:
+            if asked_for:
+                raise ValueError(f"lane {lane.label!r}: {error}") from None
+            say(f"lane {lane.label} left out: {error}")
+    return kept
 
 
 def _prompts(arguments: argparse.Namespace) -> list[BenchPrompt]:

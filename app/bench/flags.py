@@ -16,7 +16,8 @@ Decode prompts in several lanes and print how fast each is and what it accepts. 
                                    ddtree:drafter=hybrid,budget=15   chain:budget=7   ddtree:top-p=0.9
   generate                         transformers' generate on an untouched model (sdpa, default cache)
   prompt-lookup                    the same with prompt lookup; prompt-lookup:tokens=10
-  dflash-generate                  the same with transformers' own DFlash speculation, the drafter's weights
+  dflash-generate                  the same with transformers' own DFlash speculation and our drafter's
+                                   weights, or others: dflash-generate:draft-model=FOLDER
 
 The lanes decode each prompt in turn, warm, on the same threads, and which goes first rotates; ratios are to
 the autoregressive lane on the same prompt in the same round, with a 95 % interval by bootstrap over prompts

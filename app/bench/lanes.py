@@ -6,7 +6,7 @@ ddtree, chain, autoregressive    this project's decoder; keys are settings: draf
                                  top-k, top-p, threshold-single, threshold-acc
 generate                         transformers' generate on an untouched model
 prompt-lookup                    the same with prompt_lookup_num_tokens; key: tokens (10)
-dflash-generate                  the same with speculation_type="dflash" and the drafter's weights
+dflash-generate                  the same with speculation_type="dflash"; key: draft-model (the bench's own)
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Lane:
     name: str
     settings: Settings | None
     lookup_tokens: int = LOOKUP_TOKENS
+    draft_model: str | None = None  # of dflash-generate; None: the one that is loaded
 
     @property
     def plain(self) -> bool:
@@ -62,15 +63,7 @@ def parse_lane(text: str) -> Lane:
     given = _pairs(text, rest)
     if name in METHODS:
         return _own(text, name, given)
-    options = {"tokens": LOOKUP_TOKENS} if name == "prompt-lookup" else {}
-    for key, value in given.items():
-        if key not in options:
-            takes = f"takes {', '.join(options)}" if options else "takes no keys"
-            raise ValueError(f"lane {text!r}: {key!r} is not known; {name} {takes}")
-        if type(value) is not int or value < 1:
-            raise ValueError(f"lane {text!r}: {key} must be an integer of at least 1, not {value!r}")
-        options[key] = value
-    return Lane(_label(name, given), name, None, options.get("tokens", LOOKUP_TOKENS))
+    return _baseline(text, name, given)
 
 
 def parse_lanes(texts: list[str]) -> list[Lane]:
@@ -95,6 +88,19 @@ def _own(text: str, name: str, given: dict[str, Any]) -> Lane:
         raise ValueError(f"lane {text!r}: {explain(error)[1]}") from None
     ordered = {key.replace("_", "-"): changes[key] for key in LANE_SETTINGS if key in changes}
     return Lane(_label(name, ordered), name, settings)
+
+
+def _baseline(text: str, name: str, given: dict[str, Any]) -> Lane:
+    known = {"prompt-lookup": "tokens", "dflash-generate": "draft-model"}.get(name)
+    for key in given:
+        if key != known:
+            takes = f"takes {known}" if known else "takes no keys"
+            raise ValueError(f"lane {text!r}: {key!r} is not known; {name} {takes}")
+    tokens = given.get("tokens", LOOKUP_TOKENS)
+    if type(tokens) is not int or tokens < 1:
+        raise ValueError(f"lane {text!r}: tokens must be an integer of at least 1, not {tokens!r}")
+    draft_model = str(given["draft-model"]) if "draft-model" in given else None
+    return Lane(_label(name, given), name, None, tokens, draft_model)
 
 
 def _pairs(text: str, rest: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.bench.baselines import Baselines, untouched_model
 from app.bench.runner import Runner
@@ -55,27 +56,34 @@ class Machinery:
             say(f"drafter not used: {engine.not_used}")
         return engine
 
-    def runner(self, plan: Plan, engine: LoadedEngine) -> Runner:
+    def baselines(self, engine: LoadedEngine) -> Baselines:
+        """Nothing is loaded yet."""
         target = engine.target
-        baselines = Baselines(
-            lambda: untouched_model(self.model, target.dtype, target.device),
-            lambda: load_assistant(drafter_folder(self.draft_model, target.name), target.dtype).to(
-                target.device
-            ),
-        )
-        return Runner(plan, engine, baselines, self.traces)
+
+        def assistant(name: str | None) -> Any:
+            named = name or self.draft_model
+            if named == "none":
+                raise ValueError("there is no drafter (--draft-model none); give the lane its draft-model")
+            return load_assistant(drafter_folder(named, target.name), target.dtype).to(target.device)
+
+        return Baselines(lambda: untouched_model(self.model, target.dtype, target.device), assistant)
 
 
 class Rounds:
     """`run(todo)` yields the records of each round; after `stopped()` no round is begun."""
 
     def __init__(
-        self, machinery: Machinery, plan: Plan, engine: LoadedEngine, stopped: Callable[[], bool]
+        self,
+        machinery: Machinery,
+        plan: Plan,
+        engine: LoadedEngine,
+        baselines: Baselines,
+        stopped: Callable[[], bool],
     ) -> None:
         self._machinery = machinery
         self._plan = plan
         self._stopped = stopped
-        self._runner = machinery.runner(plan, engine)
+        self._runner = Runner(plan, engine, baselines, machinery.traces)
 
     def run(self, todo: list[Where], say: Callable[[str], None]) -> Iterator[list[Record]]:
         if self._machinery.jobs > 1:
@@ -120,9 +128,11 @@ def _begin_job(machinery: Machinery, plan_json: str) -> None:
 @functools.cache
 def _job_runner(machinery: Machinery, plan_json: str) -> Runner:
     plan = Plan.model_validate_json(plan_json)
-    runner = machinery.runner(plan, machinery.load(lambda text: None))
-    for _ in runner.warm_up():
-        pass
+    engine = machinery.load(lambda text: None)
+    baselines = machinery.baselines(engine)
+    runner = Runner(plan, engine, baselines, machinery.traces)
+    for lane in runner.lanes:
+        baselines.load(lane)
     return runner
 
 

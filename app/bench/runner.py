@@ -68,10 +68,7 @@ class Runner:
             TreeDecoder(engine.target, engine.drafters, lane.settings, engine.not_used)
 
     def warm_up(self) -> Iterator[str]:
-        """Loads what the baselines need and runs every lane once, yielding what comes next; unmeasured."""
-        if any(lane.settings is None for lane in self.lanes):
-            yield "loading transformers' own model"
-            self._baselines.load(self.lanes)
+        """Runs every lane once, yielding what comes next; unmeasured."""
         if self.plan.acceptance_only:
             return
         for lane in self.lanes:

@@ -18,13 +18,23 @@ _NAMES = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.outpu
 
 def load_assistant(folder: Path, dtype: torch.dtype) -> Any:
     """The checkpoint in `folder` for `generate(assistant_model=..., speculation_type="dflash")`. Raises
-    ValueError for one with a vocabulary of its own: there the target's output head is used."""
+    ValueError for one that transformers cannot run: it knows neither a vocabulary of the drafter's own nor
+    what goes beyond the z-lab layout."""
+    config = read_config(folder)
     tensors = read_tensors(folder)
     tensors.pop("embed_tokens.weight", None)  # a copy of the target's
-    own = sorted({"lm_head.weight", "d2t", "t2d"} & set(tensors))
-    if own:
-        raise ValueError(f"transformers' DFlash uses the target's output head; {folder} has {own[0]}")
-    return make_assistant(read_config(folder), tensors).to(dtype)
+    beyond = [
+        name
+        for name, there in (
+            ("a vocabulary of its own", not tensors.keys().isdisjoint({"lm_head.weight", "d2t"})),
+            ("a direct path", config.direct_path),
+            ("slot heads", config.slots != "masks"),
+        )
+        if there
+    ]
+    if beyond:
+        raise ValueError(f"transformers' DFlash cannot run {folder.name}: it has {' and '.join(beyond)}")
+    return make_assistant(config, tensors).to(dtype)
 
 
 def make_assistant(config: DFlashConfig, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -48,8 +48,8 @@ def drafter() -> torch.nn.Module:
 @pytest.mark.parametrize("label", ["generate", "prompt-lookup:tokens=3", "dflash-generate"])
 def test_greedy_text_is_the_models_and_passes_are_counted(label: str) -> None:
     model, lane = tiny_llama(), parse_lane(label)
-    baselines = Baselines(lambda: model, drafter)
-    baselines.load([lane])
+    baselines = Baselines(lambda: model, lambda name: drafter())
+    baselines.load(lane)
     text, passes = baselines.generate(lane, PROMPT, 12, [], 0.0, seed=0)
     assert text == plain_greedy(model, 12)
     assert passes == 12 if label == "generate" else 0 < passes <= 12
@@ -80,8 +80,8 @@ def test_a_stop_token_ends_the_text_and_is_part_of_it() -> None:
 def test_sampling_follows_the_seed_and_no_default_top_k() -> None:
     """200 first tokens of 64 that are about as likely: more than the 50 that transformers' default leaves.
     Some 3 are missed; that 14 are happens once in a million sets of seeds."""
-    baselines, lane = Baselines(lambda: tiny_llama(64), drafter), parse_lane("generate")
-    baselines.load([lane])
+    baselines, lane = Baselines(lambda: tiny_llama(64), lambda name: drafter()), parse_lane("generate")
+    baselines.load(lane)
     first = [baselines.generate(lane, PROMPT, 6, [STOP], 1.0, seed)[0] for seed in (0, 0, 1)]
     assert first[0] == first[1] != first[2]
     drawn = {baselines.generate(lane, PROMPT, 1, [], 1.0, seed)[0][0] for seed in range(200)}

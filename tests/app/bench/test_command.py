@@ -59,6 +59,20 @@ def test_the_lane_that_ratios_need_is_added(bench: Bench, capsys: pytest.Capture
     assert "lane autoregressive added" in capsys.readouterr().err
 
 
+def test_a_default_lane_that_cannot_be_had_is_left_out_and_one_asked_for_is_refused(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The made-up target has no trained drafter that transformers could speculate with."""
+    assert bench("--repeats", "1") == 0
+    reason = "no trained drafter comes with fake; name one with --draft-model"
+    assert f"lane dflash-generate left out: {reason}" in capsys.readouterr().err
+    assert "dflash-generate" not in bench.results()["plan"]["lanes"]
+    assert bench("--lane", "dflash-generate") == 2
+    assert f"lane 'dflash-generate': {reason}" in capsys.readouterr().err
+    assert bench("--lane", "dflash-generate", "--draft-model", "none") == 2
+    assert "there is no drafter (--draft-model none)" in capsys.readouterr().err
+
+
 def test_acceptance_only_times_nothing(bench: Bench) -> None:
     assert bench("--acceptance-only", "--temperatures", "0", "0.7", "1") == 0
     assert bench.results()["plan"]["lanes"] == ["ddtree"]

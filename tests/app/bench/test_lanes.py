@@ -26,6 +26,8 @@ def test_baselines_have_no_settings() -> None:
     assert (lookup.settings, lookup.lookup_tokens, lookup.label) == (None, 5, "prompt-lookup:tokens=5")
     assert parse_lane("prompt-lookup").lookup_tokens == 10
     assert parse_lane("generate").settings is None
+    assert parse_lane("dflash-generate:draft-model=a/b").draft_model == "a/b"
+    assert parse_lane("dflash-generate").draft_model is None
 
 
 def test_only_the_bare_autoregressive_lane_is_what_others_are_compared_with() -> None:
@@ -48,6 +50,7 @@ def test_the_default_lanes_can_be_parsed() -> None:
         ("ddtree:drafter=oracle", "lane 'ddtree:drafter=oracle': drafter cannot be 'oracle'"),
         ("ddtree:temperature=1", "'temperature' is no setting of a lane; take one of drafter, budget"),
         ("generate:budget=3", "lane 'generate:budget=3': 'budget' is not known; generate takes no keys"),
+        ("dflash-generate:tokens=3", "'tokens' is not known; dflash-generate takes draft-model"),
         ("prompt-lookup:tokens=0", "tokens must be an integer of at least 1, not 0"),
     ],
 )
