@@ -75,8 +75,6 @@ function drawFacts() {
   if (!view) return facts.replaceChildren();
   const { step } = view;
   const nodes = [num(view.size), ` of ${step.settings.budget} nodes`];
-  if (step.draft?.source === "hybrid")
-    nodes.push(", ", num(view.nodes.filter((node) => node.origin === "ngram").length), " n-gram");
   if (step.index == null) {
     const back = el(
       "button",

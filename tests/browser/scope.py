@@ -70,6 +70,7 @@ class Scope:
         """Move the pointer onto the tree's node whose label begins with `label`."""
         begins = re.compile("^" + re.escape(label))
         text = self.page.locator('[data-testid="tree"] svg text').filter(has_text=begins).first
+        text.scroll_into_view_if_needed()
         box = text.bounding_box()
         assert box is not None
         self.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

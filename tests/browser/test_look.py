@@ -73,6 +73,26 @@ def test_pointing_at_a_node_marks_it_everywhere(looked_at: Scope) -> None:
     assert "hot" in (looked_at.row(node).get_attribute("class") or "")
 
 
+def test_a_nodes_origin_stands_in_the_tree_the_table_and_the_card(looked_at: Scope) -> None:
+    index = looked_at.store(
+        "[...store.run.whole].find(([, step]) => new Set(step.tree.origin).size === 2)[0]"
+    )
+    looked_at.page.locator(f'[data-testid="text"] [data-step="{index}"]').first.click()
+    looked_at.shows(index)
+    origins = looked_at.store("store.view.step.tree.origin")
+    for node, origin in enumerate(origins, start=1):
+        expect(looked_at.row(node)).to_have_attribute("data-origin", origin)
+    words = {"ngram": "n-gram", "dflash": "dflash"}
+    for origin, name in words.items():
+        mark = looked_at.row(origins.index(origin) + 1).locator(".ngm")
+        expect(mark).to_have_attribute("title", f"origin: {name}")
+    looked_at.point_at("1 ")
+    expect(looked_at.page.locator("#card")).to_contain_text(f"origin{words[origins[0]]}")
+    expect(looked_at.page.locator(".halo.hot")).to_have_attribute("data-shape", origins[0])
+    expect(looked_at.page.locator('#legend [data-of="n-gram"]')).to_be_visible()
+    expect(looked_at.page.locator("#treefacts")).to_contain_text("hybrid")
+
+
 def test_nodes_are_linked_by_keyboard_both_ways(looked_at: Scope) -> None:
     index = sampled_step(looked_at)
     looked_at.page.locator(f'[data-testid="text"] [data-step="{index}"]').first.click()

@@ -42,6 +42,19 @@ def test_the_next_steps_obey_a_slider_moved_in_mid_run(live: Scope) -> None:
     expect(live.handle("state")).to_contain_text("stopped")
 
 
+def test_the_drafter_is_switched_in_mid_run(live: Scope) -> None:
+    choice = live.handle("drafter")
+    expect(choice.locator("input[value=hybrid]")).to_be_checked()
+    live.run("Tell me about the wind.", max_new_tokens=120, pace=8)
+    live.wait_step(1)
+    for name, shown in (("dflash", "dflash"), ("ngram", "n-gram"), ("hybrid", "hybrid")):
+        choice.locator(f"input[value={name}]").check()
+        live.until(f"store.run.outlines.at(-1).settings.drafter === '{name}'")
+        expect(live.page.locator("#treefacts")).to_contain_text(shown)
+    live.handle("stop").click()
+    live.finished()
+
+
 def test_pause_step_and_resume(live: Scope) -> None:
     live.run("Tell me about the moon.", max_new_tokens=60, pace=6)
     live.wait_step(1)
