@@ -200,7 +200,14 @@ def spread(found: Statistics) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"budget": 15}, {"budget": 40}, {"method": "chain", "budget": 3}, {"budget": 0}]
+    "settings",
+    [
+        {"budget": 15},
+        {"budget": 40},
+        {"method": "chain", "budget": 3},
+        {"budget": 15, "drafter": "ngram"},
+        {"budget": 0},
+    ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
 def test_an_exported_trace_counted_another_way_gives_the_same(
