@@ -51,13 +51,13 @@ def run(arguments: argparse.Namespace, say: Say) -> int:
     cut = sum(prompt.cut for prompt in plan.prompts)
     if cut:
         say(f"{cut} of {len(plan.prompts)} prompts cut to {plan.prompt_limit} tokens")
-    store = Store.open(arguments.out, plan)
-    try:
-        with _stoppable(say) as stopped:
-            rounds = Rounds(machinery, plan, engine, baselines, stopped)
+    with _stoppable(say) as stopped:
+        rounds = Rounds(machinery, plan, engine, baselines, stopped)  # refuses before anything is written
+        store = Store.open(arguments.out, plan)
+        try:
             finished = _decode(store, rounds, say)
-    finally:
-        store.close()
+        finally:
+            store.close()
     found = _conclude(store)
     print(table(found))
     for error in found["errors"]:

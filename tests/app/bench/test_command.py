@@ -214,6 +214,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown
+    assert not bench.out.exists()
 
 
 def test_a_folder_with_something_else_in_it_is_refused(
