@@ -12,6 +12,7 @@ void bind_tree(nb::module_& m);      // bindings_tree.cpp: tree build, encoding,
 void bind_sampling(nb::module_& m);  // bindings_sampling.cpp: sampler from logits, coins, row statistics
 void bind_padded(nb::module_& m);    // bindings_padded.cpp: trees and samplers in batches, padded
 void bind_cuda(nb::module_& m);      // bindings_cuda.cpp: the same on CUDA
+void bind_forward(nb::module_& m);   // bindings_forward.cpp: packed weights, the pass of a decoder
 
 namespace {
 
@@ -35,4 +36,5 @@ NB_MODULE(_kernels, m) {
     bind_sampling(m);
     bind_padded(m);
     bind_cuda(m);
+    bind_forward(m);
 }

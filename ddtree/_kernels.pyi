@@ -162,3 +162,64 @@ class _Cuda(Protocol):
     def sampler_scratch_bytes(self, size: int, nodes: int) -> int: ...
 
 cuda: _Cuda | None
+
+# bindings_forward.cpp
+class Matrix:
+    """Weights in the order in which a product reads them."""
+
+def pack(weights: int, source: int, outputs: int, inputs: int, bias: list[float]) -> Matrix:
+    """source: 0 float32, 1 bfloat16, 2 Q4_0, 3 Q4_1, 8 Q8_0. bias: [outputs], or empty."""
+
+def can_run_forward() -> bool:
+    """Whether this machine has the vector instructions (AVX2 and FMA)."""
+
+def has_amx() -> bool:
+    """Whether this machine and its system have AMX tiles with bfloat16; asks the system for them."""
+
+class Float32Forward:
+    """A llama-like decoder; csrc/cpu/forward.h. add_layer takes the matrices' weights over."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        key_heads: int,
+        head_dim: int,
+        gated: int,
+        vocabulary: int,
+        epsilon: float,
+        scale: float,
+    ) -> None: ...
+    def add_layer(
+        self,
+        projected: Matrix,
+        output: Matrix,
+        gate_up: Matrix,
+        down: Matrix,
+        first_norm: list[float],
+        second_norm: list[float],
+        query_norm: list[float],
+        key_norm: list[float],
+        window: int,
+    ) -> None: ...
+    def finish(
+        self, final_norm: list[float], head: Matrix, embedding: int, cosines: int, sines: int, angles: int
+    ) -> None: ...
+    def run(
+        self,
+        rows: int,
+        length: int,
+        capacity: int,
+        token_ids: int,
+        positions: int,
+        visibility: int,
+        keys: list[int],
+        values: list[int],
+        taps: list[int],
+        tap_stride: int,
+        logits: int,
+        last_only: bool,
+        workers: int,
+    ) -> None: ...
+
+class BFloat16Forward(Float32Forward): ...

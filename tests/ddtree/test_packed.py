@@ -95,7 +95,7 @@ def test_what_cannot_be_packed_is_named() -> None:
 
 
 def test_a_tied_embedding_stays_for_the_lookup() -> None:
-    target, reference = twins("llama", {**BASE, "tie_word_embeddings": True})
+    target, reference = twins("cohere", {**BASE, "tie_word_embeddings": True})
     assert isinstance(target.model.lm_head, PackedLinear)
     ids = torch.tensor([3, 5])
     embedded = target.model.get_input_embeddings()(ids)
@@ -103,7 +103,7 @@ def test_a_tied_embedding_stays_for_the_lookup() -> None:
 
 
 def test_every_linear_layer_of_a_target_is_packed_and_experts_are_named() -> None:
-    target, _ = twins("llama", BASE)
+    target, _ = twins("cohere", BASE)
     assert not [name for name, module in target.model.named_modules() if isinstance(module, nn.Linear)]
     mixture, _ = twins(*FAMILIES["gpt_oss: sinks, alternating windows, experts"])
     assert len(mixture.notes) == 1
