@@ -83,6 +83,15 @@ struct Builder {
                       .last_only = last_only},
                      workers);
     }
+
+    void head(std::uintptr_t states, int rows, std::uintptr_t logits, int workers) {
+        const nb::gil_scoped_release released;
+        Pass<X> pass{};
+        pass.rows = rows;
+        pass.states = at<const X>(states);
+        pass.logits = at<X>(logits);
+        forward->run(pass, workers);
+    }
 };
 
 template <class X>
@@ -96,7 +105,8 @@ void bind_forward_of(nb::module_& m, const char* name) {
              })
         .def("add_layer", &Bound::add_layer)
         .def("finish", &Bound::finish)
-        .def("run", &Bound::run);
+        .def("run", &Bound::run)
+        .def("head", &Bound::head);
 }
 
 }  // namespace

@@ -221,5 +221,7 @@ class Float32Forward:
         last_only: bool,
         workers: int,
     ) -> None: ...
+    def head(self, states: int, rows: int, logits: int, workers: int) -> None:
+        """The output head alone over final, normed states [rows, width]."""
 
 class BFloat16Forward(Float32Forward): ...

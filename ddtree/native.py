@@ -77,6 +77,13 @@ class NativePass:
         )
         return logits
 
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """The output head over final states [n, H] in the model's dtype -> logits [n, V]."""
+        states = states.contiguous()
+        logits = torch.empty(states.shape[0], self._vocab_size, dtype=self._dtype)
+        self._forward.head(states.data_ptr(), states.shape[0], logits.data_ptr(), torch.get_num_threads())
+        return logits
+
 
 def native_pass(target: Target, blocks: Blocks | None = None) -> NativePass | None:
     """The pass of a target whose decoder is of the llama kind and whose values agree, or None. The target

@@ -87,6 +87,12 @@ class Target:
         the next pass. Raises ValueError when the cache has no room for them."""
         return self._forward(cache, token_ids, positions, visibility, last_logits_only=False)
 
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """The output head: final, normed states [n, H] -> logits [n, V], both in the model's dtype."""
+        if self.native is not None:
+            return self.native.head(states)
+        return self.model.get_output_embeddings()(states)  # type: ignore[no-any-return]
+
     def commit(self, cache: TargetCache, rows: Sequence[int]) -> None:
         """Keeps these rows of the last pass (0 = root, first), in this order; the others are forgotten."""
         cache.keep(rows)

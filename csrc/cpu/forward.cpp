@@ -102,7 +102,7 @@ void Forward<X>::run(const Pass<X>& pass, int workers) {
 
     seen_.clear();
     seen_first_.assign(1, 0);
-    for (std::int64_t row = 0; row < pass.rows; ++row) {
+    for (std::int64_t row = 0; row < pass.rows && pass.states == nullptr; ++row) {
         for (std::int32_t other = 0; other < pass.rows; ++other)
             if (pass.visibility[row * pass.rows + other]) seen_.push_back(other);
         seen_first_.push_back(static_cast<std::int64_t>(seen_.size()));

@@ -48,6 +48,7 @@ struct Pass {
     std::int64_t tap_stride;
     X* logits;                          // [rows or 1, vocabulary]
     bool last_only;                     // logits of the last row alone
+    const X* states = nullptr;          // [rows, width]: the output head alone, over these
 };
 
 template <class X>

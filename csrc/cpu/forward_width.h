@@ -271,7 +271,14 @@ struct PassShare {
 
     DDTREE_INLINE void give_logits() const {
         const int first = pass.last_only ? pass.rows - 1 : 0, rows = pass.rows - first;
-        norm_rows(model.final_norm.data(), first, rows, desk.normed);
+        if (pass.states == nullptr) {
+            norm_rows(model.final_norm.data(), first, rows, desk.normed);
+        } else {
+            const std::int64_t width = model.shape.width;
+            for (int r = 0; r < rows; ++r)
+                __builtin_memcpy(desk.normed + r * space.normed_stride, pass.states + (first + r) * width,
+                                 static_cast<std::size_t>(width) * sizeof(X));
+        }
         product.prepare(model.head, desk.normed, space.normed_stride, rows, desk.room);
         const std::int64_t quads = (model.head.blocks() + kTogether - 1) / kTogether;
         for (std::int64_t quad = begin(quads); quad < end(quads); ++quad) {
@@ -303,6 +310,7 @@ struct PassShare {
     }
 
     DDTREE_INLINE void run(Team& team) const {
+        if (pass.states != nullptr) return give_logits();
         embed();
         team.meet();
         const int count = static_cast<int>(model.layers.size());

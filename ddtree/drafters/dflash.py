@@ -196,7 +196,7 @@ class DFlashDrafter:
             merge_projections(parts)
             pack_model(parts)
         self.model = model
-        self._head = target.model.get_output_embeddings() if head is None else parts["head"]
+        self._head = target.head if head is None else parts["head"]
 
     def new_state(self, capacity: int) -> DFlashState:
         config = self.config

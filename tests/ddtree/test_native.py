@@ -182,6 +182,13 @@ def test_biases_are_added() -> None:
     torch.testing.assert_close(logits[0], expected, rtol=2e-4, atol=2e-4)
 
 
+def test_the_head_alone(instruction_set: str) -> None:
+    target, reference = twins("llama", BASE)
+    states = torch.randn(19, BASE["hidden_size"], generator=torch.Generator().manual_seed(5))
+    with torch.inference_mode():
+        torch.testing.assert_close(target.head(states), reference.lm_head(states), rtol=1e-4, atol=1e-5)
+
+
 def test_a_pass_with_other_values_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     _, reference = twins("llama", BASE)
     right = native._angles

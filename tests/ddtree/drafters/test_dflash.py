@@ -88,8 +88,8 @@ class _Shell:
         @staticmethod
         def get_input_embeddings() -> None: ...
 
-        @staticmethod
-        def get_output_embeddings() -> None: ...
+    @staticmethod
+    def head(states: torch.Tensor) -> torch.Tensor: ...
 
 
 def test_the_block_starts_with_the_root_and_then_masks(drafter: DFlashDrafter, target: Target) -> None:
