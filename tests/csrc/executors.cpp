@@ -5,7 +5,7 @@
 //   executors --cases N --seed S [--workers W] [--test NAME] [--skip SITE] [--seconds T]
 //
 // Without --workers each case runs on 2 to 5 threads; W = 32, 64, ... makes warps of them.
-// Exit status: 0 all equal; 1 a result differed; 2 wrong arguments. A run longer than T seconds ends by
+// Exit status: 0 all equal; 1 a result differed; 2 wrong arguments. A case longer than T seconds ends the run by
 // SIGALRM: with a site skipped, workers may wait for each other for ever.
 #include <unistd.h>
 
@@ -33,7 +33,7 @@ struct Arguments {
     std::string test;
     int workers = 0;
     int skip = ddtree::kNoSite;
-    unsigned seconds = 600;
+    unsigned seconds = 300;
 };
 
 bool parse(int argc, char** argv, Arguments& arguments) {
@@ -66,6 +66,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
 // Whether all cases were equal; stops at the first that was not.
 bool run(const Test& test, const Arguments& arguments) {
     for (int i = 0; i < arguments.cases; ++i) {
+        alarm(arguments.seconds);
         Harness harness(arguments.seed + static_cast<std::uint64_t>(i), arguments.workers, arguments.skip);
         test.run(harness);
         if (!harness.failed()) continue;
@@ -88,7 +89,6 @@ int main(int argc, char** argv) {
             stderr);
         return 2;
     }
-    alarm(arguments.seconds);
     bool equal = true;
     for (const Test& test : all_tests()) {
         if (!arguments.test.empty() && arguments.test != test.name) continue;

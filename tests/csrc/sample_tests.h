@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "counting_block.h"
 #include "sample_cases.h"
 
 namespace sample_cases {
@@ -157,6 +158,27 @@ inline void test_verify_batch(Harness& h) {
     test_verify_batch_of<ddtree::Float16>(h);
 }
 
+// How often the elements of the visited rows are read: at most 3 times, and 8 with top-k and top-p (11 where top-k
+// keeps more than a 32nd of the vocabulary, for which the lane maxima give no bound).
+inline void test_reads(Harness& h) {
+    const std::int64_t size = h.integer(20'000, 60'000);
+    const Tree tree(h, size, 4);
+    const std::vector<float> logits = random_logits(h, tree.nodes, size);
+    ddtree::SamplingRule rule = {h.chance(0.2) ? 0.0f : 1.2f, 0, 1.0};
+    if (h.chance(0.4)) rule.top_k = h.integer(1, static_cast<int>(h.chance(0.5) ? size / 32 : size));
+    if (h.chance(0.6)) rule.top_p = h.chance(0.3) ? 0.5 : 1.0 - h.uniform() * h.uniform();
+    const Memory<ddtree::WalkScratch> memory(size, tree.nodes);
+    elements_read = 0;
+    ddtree::verify_tree(CountingBlock{}, ddtree::LogitRows{logits.data(), size, size}, rule,
+                        tree.view(tree.nodes, false), {tree.coins.data(), 0.5f, 1.0, 1.0}, memory.view());
+    const ddtree::WalkVerdict& verdict = *memory.view().verdict;
+    if (verdict.fault != ddtree::SampleFault::none) return;
+    const bool filtered = !rule.greedy() && (rule.top_k > 0 || rule.top_p < 1.0);
+    const int most = !filtered ? 3 : rule.top_k > size / 32 && rule.top_p < 1.0 ? 11 : 8;
+    const double times = static_cast<double>(elements_read) / static_cast<double>((verdict.accepted + 1) * size);
+    h.expect(times <= most, "each element of the visited rows was read " + std::to_string(times) + " times");
+}
+
 inline void test_target_only(Harness& h) {
     const std::int64_t size = random_size(h);
     const Tree tree(h, size, 12);
@@ -236,17 +258,18 @@ inline std::vector<Test> sample_tests() {
     using namespace ddtree;
     return {
         {"verify_tree",
-         {kSiteRowLook, kSiteChunkMasses, kSiteLikeliest, kSitePickCounts, kSitePicked, kSiteKthLargest, kSiteMassFrom,
-          kSiteNucleusEqual, kSiteTried, kSiteMassesLeft},
+         {kSiteRowLook, kSiteChunkMasses, kSiteLikeliest, kSitePicked, kSiteWeighed, kSiteSampled, kSiteSampleSorted,
+          kSiteNucleusEqual, kSiteGathered, kSiteTried, kSiteMassesLeft},
          sample_cases::test_verify,
          {kSiteLogitsCopied, kSiteOneHot}},
         {"verify_batch", {kSiteWalked}, sample_cases::test_verify_batch},
+        {"reads", {}, sample_cases::test_reads},
         {"target_only",
          {kSiteProbsFault, kSiteTried, kSiteMassesLeft},
          sample_cases::test_target_only,
          {kSiteProbsCopied}},
         {"observe_row",
-         {kSiteRowLook, kSiteChunkMasses, kSitePickCounts, kSitePicked, kSiteKthLargest, kSiteMassFrom, kSiteVariation},
+         {kSiteRowLook, kSiteChunkMasses, kSitePicked, kSiteWeighed, kSiteVariation},
          sample_cases::test_observe},
     };
 }

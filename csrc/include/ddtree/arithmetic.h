@@ -193,6 +193,7 @@ struct CpuLanes {
     using Float = typename Vec::Float;
     using Int = typename Vec::Int;
     static constexpr int kVectors = kLanes / W;  // that one worker holds
+    static constexpr int kTrials = 3;            // thresholds that a pass of a search tries
 
     template <class Block>
     static DDTREE_INLINE int team(const Block& block) {
@@ -272,14 +273,24 @@ struct CpuLanes {
     // The sum of the team's counts.
     static DDTREE_INLINE std::int32_t total(std::int32_t count) { return count; }
 
-    // Calls use(i, place) for the elements of a chunk that hold, in index order; place counts from 0.
+    // Calls use(i, place) for the elements of a chunk that hold, in index order; place counts from 0. How many they are.
     template <class Hold, class Use>
-    static DDTREE_INLINE void select(std::int64_t groups, Hold hold, Use use) {
+    static DDTREE_INLINE std::int32_t select(std::int64_t groups, Hold hold, Use use) {
         std::int32_t place = 0;
         each(groups, [&](std::int64_t i, int) __attribute__((always_inline)) {
             for (std::uint32_t bits = sign_bits(hold(i)); bits != 0; bits &= bits - 1)
                 use(i + std::countr_zero(bits), place++);
         });
+        return place;
+    }
+
+    static DDTREE_INLINE void move(const float* from, std::int64_t count, float* to) {
+        for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+    }
+
+    // Fills the last group up behind `count` elements.
+    static DDTREE_INLINE void pad(float* values, std::int64_t count, float fill) {
+        for (std::int64_t i = count; i < padded(count); ++i) values[i] = fill;
     }
 
     // The largest of 32 lane maxima.

@@ -66,15 +66,18 @@ struct ObserveScratch {
 namespace detail {
 
 // Worker 0: the `most` largest of the picked elements into `out`, largest first, equal ones by lower id.
-DDTREE_HD DDTREE_INLINE std::int32_t put_in_order(const RowScratch& scratch, std::int64_t count, int most,
+DDTREE_HD DDTREE_INLINE std::int32_t put_in_order(const RowScratch& scratch, std::int64_t size, int most,
                                                   ShownToken* out) {
     std::int32_t shown = 0;
-    for (std::int64_t i = 0; i < count; ++i) {  // picked ids ascend, so an equal one goes behind
-        const double value = scratch.picked_values[i];
-        if (shown == most && !(value > out[shown - 1].prob)) continue;
-        std::int32_t place = shown < most ? shown++ : shown - 1;
-        for (; place > 0 && value > out[place - 1].prob; --place) out[place] = out[place - 1];
-        out[place] = {scratch.picked[i], value, 0.0};
+    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) {
+        const std::int64_t first = chunk * kChunk;
+        for (std::int64_t i = first; i < first + scratch.counts[chunk]; ++i) {  // ids ascend: an equal one goes behind
+            const double value = scratch.picked_values[i];
+            if (shown == most && !(value > out[shown - 1].prob)) continue;
+            std::int32_t place = shown < most ? shown++ : shown - 1;
+            for (; place > 0 && value > out[place - 1].prob; --place) out[place] = out[place - 1];
+            out[place] = {scratch.picked[i], value, 0.0};
+        }
     }
     return shown;
 }
@@ -146,9 +149,8 @@ DDTREE_HD void observe_row(const Block& block, const RowToObserve<T, D>& in, con
     if (first) *out.view = {look.fault, 0, 0.0, std::numeric_limits<double>::quiet_NaN()};
     if (look.fault != SampleFault::none) return;
 
-    float least;
-    const std::int64_t count = pick_likeliest(block, size, in.most_shown, scratch.row, &least);
-    if (first) out.view->shown = detail::put_in_order(scratch.row, count, in.most_shown, out.likeliest);
+    pick_likeliest(block, size, in.most_shown, scratch.row);
+    if (first) out.view->shown = detail::put_in_order(scratch.row, size, in.most_shown, out.likeliest);
 
     const detail::RawMasses raw = detail::raw_masses(block, size, look.maximum, scratch);
     const float* sampled = scratch.raw.values;

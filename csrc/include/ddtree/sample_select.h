@@ -1,9 +1,10 @@
 // Selection in a row without sorting it: the k-th largest value, and the likeliest masses of a given share.
 //
-// Both search a threshold, since floats can be compared as integers: counting (or adding up) what reaches a trial
-// threshold is a vectorised pass, and 32 passes find any float. First the passes are made short: the k-th largest
-// of the row's lane maxima is a lower bound for its k-th largest element, and all masses below
-// (1 - share) * total / size together are too little to matter.
+// Both are one search: for the largest value such that what is at least as large weighs enough, be it in numbers or in
+// masses. A pass over the row weighs what reaches each of several trial thresholds. First the passes are made short:
+// the k-th largest of the row's lane maxima is a lower bound for its k-th largest element, masses below
+// (1 - share) * total / size are together too little to matter, and where that leaves many, a sample gives the
+// first thresholds. What lies between the closest two is picked out of the row, and the search ends there.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,10 @@
 #include "ddtree/arithmetic.h"
 
 namespace ddtree {
+
+inline constexpr int kMostTrials = 7;  // thresholds of one pass
+inline constexpr int kSample = 128;    // elements
+inline constexpr int kFew = 4;         // of the elements of a row at most one in so many is gathered
 
 // Hands out parts of one buffer, each aligned to 64 bytes. Over a null buffer it only counts.
 struct Carver {
@@ -32,10 +37,13 @@ struct RowScratch {
     float* values;         // [padded] the row in float32, then its masses
     float* lane_maxima;    // [32 * chunks] of the row as it was read
     float* chunk_masses;   // [chunks]
-    float* trial_masses;   // [2 * chunks] chunk masses of two passes in turn
-    std::int32_t* counts;  // [chunks] of what is picked; during a walk, whether the chunk lost a token
-    float* picked_values;  // [padded] elements picked out of the row
+    float* trials;         // [2 * kMostTrials * chunks] chunk weights of two passes in turn
+    float* sample;         // [2 * kSample] as it was drawn, in order
+    std::int32_t* counts;  // [chunks] picked in each chunk; during a walk, whether the chunk lost a token
+    std::int32_t* equals;  // [chunks] of them equal to the least
+    float* picked_values;  // [padded] elements picked out of the row, each chunk's from the chunk's own place on
     std::int32_t* picked;  // [padded] where they stand in it, ascending
+    float* gathered;       // [padded(size / kFew)] the picked values side by side
 
     DDTREE_HD static DDTREE_INLINE RowScratch over(Carver& carver, std::int64_t size) {
         const std::int64_t chunks = chunks_of(size);
@@ -43,112 +51,251 @@ struct RowScratch {
         scratch.values = carver.take<float>(padded(size));
         scratch.lane_maxima = carver.take<float>(kLanes * chunks);
         scratch.chunk_masses = carver.take<float>(chunks);
-        scratch.trial_masses = carver.take<float>(2 * chunks);
+        scratch.trials = carver.take<float>(2 * kMostTrials * chunks);
+        scratch.sample = carver.take<float>(2 * kSample);
         scratch.counts = carver.take<std::int32_t>(chunks);
+        scratch.equals = carver.take<std::int32_t>(chunks);
         scratch.picked_values = carver.take<float>(padded(size));
         scratch.picked = carver.take<std::int32_t>(padded(size));
+        scratch.gathered = carver.take<float>(padded(size / kFew));
         return scratch;
     }
 };
 
-// Picks the values that are at least `least` into scratch.picked_values and picked, in index order, padded with
-// -inf; returns how many, to every worker. `values` is padded with what is below `least`; in_chunk(chunk) is false
-// where no value of that chunk can be picked.
-template <class Block, class InChunk>
-DDTREE_HD std::int64_t pick(const Block& block, const float* values, std::int64_t size, float least,
-                            const RowScratch& scratch, InChunk in_chunk) {
-    using Lanes = LanesOf<Block>;
-    const auto reaches = [&](std::int64_t i) __attribute__((always_inline)) {
-        return load<typename Lanes::Vec>(values + i) >= least;
-    };
-    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        const auto here = [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); };
-        Lanes::put(scratch.counts + chunk, in_chunk(chunk) ? Lanes::total(Lanes::count(groups, here)) : 0);
-    });
-    block.sync(kSitePickCounts);
-    std::int64_t before = 0, counted = 0;
-    const auto count_to = [&](std::int64_t chunk) {
-        while (counted < chunk) before += scratch.counts[counted++];
-    };
-    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        count_to(chunk);
-        if (scratch.counts[chunk] == 0) return;
-        float* const out_values = scratch.picked_values + before;
-        std::int32_t* const out = scratch.picked + before;
-        Lanes::select(
-            groups,
-            [&](std::int64_t i) __attribute__((always_inline)) { return reaches(first + i); },
-            [&](std::int64_t i, std::int32_t place) __attribute__((always_inline)) {
-                out_values[place] = values[first + i];
-                out[place] = static_cast<std::int32_t>(first + i);
-            });
-    });
-    count_to(chunks_of(size));
-    if (block.rank() == 0) {
-        for (std::int64_t i = before; i < padded(before); ++i)
-            scratch.picked_values[i] = -std::numeric_limits<float>::infinity();
-    }
-    block.sync(kSitePicked);
-    return before;
-}
+// ---- weighing ----
 
-// The k-th largest of `count` values, 1 <= k <= count; memory up to padded(count) is -inf or part of the values.
-template <class Block>
-DDTREE_HD float kth_largest(const Block& block, const float* values, std::int64_t count, std::int64_t k) {
+enum class Weight { number, mass };
+
+// Elements in chunks of a row, padded to whole groups with -inf; `counts` says how many each has, null: all are full.
+struct Chunks {
+    const float* values;
+    std::int64_t size;
+    const std::int32_t* counts;
+
+    DDTREE_HD DDTREE_INLINE std::int64_t groups(std::int64_t chunk, std::int64_t full) const {
+        return counts == nullptr ? full : (counts[chunk] + kLanes - 1) / kLanes;
+    }
+};
+
+// What the elements weigh that are at least least[t], for each trial t. `trials` is not that of the pass before.
+template <Weight kWeight, class Block, int kTrials>
+DDTREE_HD void weigh(const Block& block, const Chunks& in, const float (&least)[kTrials], float* trials,
+                     double (&weights)[kTrials]) {
     using Lanes = LanesOf<Block>;
-    using Vec = typename Lanes::Vec;
-    std::uint32_t found = 0;  // keys in unsigned order: the sign bit is turned
-    for (int bit = 31; bit >= 0; --bit) {
-        const std::uint32_t trial = found | (std::uint32_t{1} << bit);
-        const auto least = static_cast<std::int32_t>(trial ^ 0x80000000u);
-        std::int64_t reaching = 0;
-        each_chunk(block, count, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
-            reaching += Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-                return ordered_keys<Vec>(load<Vec>(values + first + i)) >= least;
-            });
+    using Float = typename Lanes::Float;
+    const std::int64_t chunks = chunks_of(in.size);
+    each_chunk(block, in.size, [&](std::int64_t chunk, std::int64_t first, std::int64_t full) {
+        const std::int64_t groups = in.groups(chunk, full);
+        if (groups == 0) return;
+        Float lanes[kTrials][Lanes::kVectors] = {};
+        Lanes::each(groups, [&](std::int64_t i, int j) __attribute__((always_inline)) {
+            const Float x = load<typename Lanes::Vec>(in.values + first + i);
+            const Float weight = kWeight == Weight::mass ? x : Float{} + 1.0f;
+            for (int t = 0; t < kTrials; ++t) lanes[t][j] += x >= least[t] ? weight : Float{};
         });
-        if (block.reduce(reaching, Sum{}, kSiteKthLargest) >= k) found = trial;
+        for (int t = 0; t < kTrials; ++t) Lanes::put(trials + t * chunks + chunk, Lanes::pairwise(lanes[t]));
+    });
+    block.sync(kSiteWeighed);
+    for (double& weight : weights) weight = 0.0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        if (in.groups(chunk, 1) == 0) continue;
+        for (int t = 0; t < kTrials; ++t) weights[t] += static_cast<double>(trials[t * chunks + chunk]);
     }
-    return key_value(static_cast<std::int32_t>(found ^ 0x80000000u));
 }
 
-// Picks the k largest elements of the row, those equal to the k-th, and maybe some smaller ones: all that reach
-// *least. The row stands in scratch.values, padded with -inf, its lane maxima beside it. Elements of -inf are never
+// Where a search stands, in ordered keys.
+struct Bracket {
+    std::int32_t reaching;  // what is from here on weighs enough
+    std::int32_t missing;   // what is from here on does not
+    double reached;         // what is from `reaching` on weighs
+    double beyond;          // and from `missing` on
+
+    DDTREE_HD DDTREE_INLINE bool is_open() const { return std::int64_t{missing} - reaching > 1; }
+
+    // Weights of keys that do not descend, within the bracket.
+    template <int kTrials>
+    DDTREE_HD DDTREE_INLINE void narrow(const std::int32_t (&keys)[kTrials], const double (&weights)[kTrials],
+                                        double goal) {
+        for (int t = 0; t < kTrials; ++t) {
+            if (weights[t] < goal) {
+                missing = keys[t];
+                beyond = weights[t];
+                return;
+            }
+            reaching = keys[t];
+            reached = weights[t];
+        }
+    }
+
+    // One next to the end, since many elements may be equal to that; the others at equal distances.
+    template <int kTrials>
+    DDTREE_HD DDTREE_INLINE void divide(std::int32_t (&keys)[kTrials]) const {
+        const std::int64_t length = std::int64_t{missing} - reaching;
+        for (int t = 0; t < kTrials; ++t)
+            keys[t] = static_cast<std::int32_t>(reaching + Maximum{}(std::int64_t{1}, length * t / kTrials));
+    }
+};
+
+// One pass of a search over `in`, to whose weights `more` is added.
+template <Weight kWeight, class Block, int kTrials>
+DDTREE_HD void search_pass(const Block& block, const Chunks& in, const std::int32_t (&keys)[kTrials], double more,
+                           double goal, float* trials, Bracket& bracket) {
+    float least[kTrials];
+    double weights[kTrials];
+    for (int t = 0; t < kTrials; ++t) least[t] = key_value(keys[t]);
+    weigh<kWeight>(block, in, least, trials, weights);
+    for (double& weight : weights) weight += more;
+    bracket.narrow(keys, weights, goal);
+}
+
+// Closes the bracket over `in`, which holds all elements between its ends. How many trials a pass has changes nothing
+// but the time: a CPU has more to do for each, a GPU pays more for each pass.
+template <Weight kWeight, class Block>
+DDTREE_HD void search(const Block& block, const Chunks& in, double goal, const RowScratch& scratch, Bracket& bracket) {
+    const double beyond = bracket.beyond;
+    std::int32_t keys[LanesOf<Block>::kTrials];
+    for (int pass = 0; bracket.is_open(); ++pass) {
+        bracket.divide(keys);
+        float* const trials = scratch.trials + pass % 2 * kMostTrials * chunks_of(in.size);
+        search_pass<kWeight>(block, in, keys, beyond, goal, trials, bracket);
+    }
+}
+
+// ---- picking ----
+
+// Picks the elements of scratch.values that lie in [least, end), each chunk's into its own part of picked_values, where
+// they are padded to whole groups with -inf. in_chunk(chunk) is false where there is none.
+template <class Block, class InChunk>
+DDTREE_HD void pick(const Block& block, std::int64_t size, float least, float end, const RowScratch& scratch,
+                    InChunk in_chunk) {
+    using Lanes = LanesOf<Block>;
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
+        std::int32_t count = 0;
+        if (in_chunk(chunk)) {
+            const float* const values = scratch.values + first;
+            float* const out = scratch.picked_values + first;
+            count = Lanes::select(
+                groups,
+                [&](std::int64_t i) __attribute__((always_inline)) {
+                    const auto x = load<typename Lanes::Vec>(values + i);
+                    return (x >= least) & (x < end);
+                },
+                [&](std::int64_t i, std::int32_t place) __attribute__((always_inline)) {
+                    out[place] = values[i];
+                    scratch.picked[first + place] = static_cast<std::int32_t>(first + i);
+                });
+            Lanes::pad(out, count, -std::numeric_limits<float>::infinity());
+        }
+        Lanes::put(scratch.counts + chunk, count);
+    });
+    block.sync(kSitePicked);
+}
+
+// The picked elements side by side, if they are few.
+template <class Block>
+DDTREE_HD Chunks gathered(const Block& block, std::int64_t size, const RowScratch& scratch) {
+    const std::int64_t chunks = chunks_of(size);
+    std::int64_t total = 0;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += scratch.counts[chunk];
+    if (total > size / kFew) return {scratch.picked_values, size, scratch.counts};
+    std::int64_t before = 0, passed = 0;
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t) {
+        for (; passed < chunk; ++passed) before += scratch.counts[passed];
+        LanesOf<Block>::move(scratch.picked_values + first, scratch.counts[chunk], scratch.gathered + before);
+    });
+    if (LanesOf<Block>::team(block) == 0)
+        LanesOf<Block>::pad(scratch.gathered, total, -std::numeric_limits<float>::infinity());
+    block.sync(kSiteGathered);
+    return {scratch.gathered, total, nullptr};
+}
+
+// A lower bound of the k-th largest element, from the lane maxima.
+template <class Block>
+DDTREE_HD float bound_of_kth(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch) {
+    constexpr float kLowest = std::numeric_limits<float>::lowest();
+    const std::int64_t lanes = kLanes * chunks_of(size);
+    if (k > lanes) return kLowest;
+    Bracket bracket = {ordered_key(kLowest), ordered_key(std::numeric_limits<float>::infinity()), 0.0, 0.0};
+    search<Weight::number>(block, {scratch.lane_maxima, lanes, nullptr}, static_cast<double>(k), scratch, bracket);
+    return key_value(bracket.reaching);
+}
+
+// Picks the k largest elements of the row, those equal to the k-th, and maybe some smaller ones: all that reach a
+// bound. The row stands in scratch.values, padded with -inf, its lane maxima beside it. Elements of -inf are never
 // picked, so there may be fewer than k.
 template <class Block>
-DDTREE_HD std::int64_t pick_likeliest(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch,
-                                      float* least) {
-    const std::int64_t lanes = kLanes * chunks_of(size);
-    *least = std::numeric_limits<float>::lowest();
-    if (k <= lanes) *least = Maximum{}(*least, kth_largest(block, scratch.lane_maxima, lanes, k));
-    return pick(block, scratch.values, size, *least, scratch, [&](std::int64_t chunk) {
-        return LanesOf<Block>::highest(scratch.lane_maxima + chunk * kLanes) >= *least;
+DDTREE_HD void pick_likeliest(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch) {
+    const float least = bound_of_kth(block, size, k, scratch);
+    pick(block, size, least, std::numeric_limits<float>::infinity(), scratch, [&](std::int64_t chunk) {
+        return LanesOf<Block>::highest(scratch.lane_maxima + chunk * kLanes) >= least;
     });
+}
+
+// ---- the search ----
+
+// Draws a sample of the row and puts it in order, if more than a sixteenth of it reaches `least`; whether it does.
+template <class Block>
+DDTREE_HD bool is_crowded(const Block& block, std::int64_t size, float least, const RowScratch& scratch) {
+    const std::int64_t stride = size / kSample;
+    if (stride < 4) return false;
+    float* const drawn = scratch.sample;
+    float* const sorted = scratch.sample + kSample;
+    for (int i = block.rank(); i < kSample; i += block.size()) drawn[i] = scratch.values[i * stride];
+    block.sync(kSiteSampled);
+    int reaching = 0;
+    for (int i = 0; i < kSample; ++i) reaching += drawn[i] >= least ? 1 : 0;
+    if (reaching * 16 <= kSample) return false;
+    for (int i = block.rank(); i < kSample; i += block.size()) {
+        int place = 0;
+        for (int j = 0; j < kSample; ++j) place += drawn[j] < drawn[i] || (drawn[j] == drawn[i] && j < i) ? 1 : 0;
+        sorted[place] = drawn[i];
+    }
+    block.sync(kSiteSampleSorted);
+    return true;
+}
+
+// Divides the bracket by elements of the sample, if more than a sixteenth of that lies in it.
+DDTREE_HD DDTREE_INLINE bool divide_by_sample(const Bracket& bracket, const float* sorted,
+                                              std::int32_t (&keys)[kMostTrials]) {
+    int first = 0, inside = 0;
+    for (int i = 0; i < kSample; ++i) {
+        const std::int32_t key = ordered_key(sorted[i]);
+        first += key < bracket.reaching ? 1 : 0;
+        inside += key >= bracket.reaching && key < bracket.missing ? 1 : 0;
+    }
+    if (inside * 16 <= kSample) return false;
+    for (int t = 0; t < kMostTrials; ++t) {
+        keys[t] = ordered_key(sorted[first + (t + 1) * inside / (kMostTrials + 1)]);
+        if (t > 0) keys[t] = Maximum{}(keys[t], keys[t - 1] + 1);  // many are equal: look right above them
+    }
+    return true;
+}
+
+// Closes the bracket over the row in scratch.values. Of masses, those that are between its last two ends are picked.
+template <Weight kWeight, class Block, class InChunk>
+DDTREE_HD void search_row(const Block& block, std::int64_t size, double goal, const RowScratch& scratch,
+                          Bracket& bracket, InChunk in_chunk) {
+    std::int32_t keys[kMostTrials];
+    const bool crowded = is_crowded(block, size, key_value(bracket.reaching), scratch);
+    for (int pass = 0; crowded && pass < 2 && bracket.is_open(); ++pass) {
+        if (!divide_by_sample(bracket, scratch.sample + kSample, keys)) break;
+        float* const trials = scratch.trials + pass * kMostTrials * chunks_of(size);
+        search_pass<kWeight>(block, {scratch.values, size, nullptr}, keys, 0.0, goal, trials, bracket);
+    }
+    if (kWeight == Weight::number && !bracket.is_open()) return;
+    pick(block, size, key_value(bracket.reaching), key_value(bracket.missing), scratch, in_chunk);
+    search<kWeight>(block, gathered(block, size, scratch), goal, scratch, bracket);
 }
 
 // What an element must reach to be one of the k largest of the row or equal to the k-th.
 template <class Block>
 DDTREE_HD float top_k_threshold(const Block& block, std::int64_t size, std::int64_t k, const RowScratch& scratch) {
-    float least;
-    const std::int64_t count = pick_likeliest(block, size, k, scratch, &least);
-    return count <= k ? least : kth_largest(block, scratch.picked_values, count, k);
-}
-
-// The sum of the masses that are at least `least` > 0.
-template <class Block>
-DDTREE_HD double mass_from(const Block& block, const float* masses, std::int64_t size, float least,
-                           float* chunk_masses) {
-    using Lanes = LanesOf<Block>;
-    using Float = typename Lanes::Float;
-    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t groups) {
-        const float mass = Lanes::sum(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            const Float x = load<typename Lanes::Vec>(masses + first + i);
-            return x >= least ? x : Float{};
-        });
-        Lanes::put(chunk_masses + chunk, mass);
+    const float least = bound_of_kth(block, size, k, scratch);
+    Bracket bracket = {ordered_key(least), ordered_key(std::numeric_limits<float>::infinity()), 0.0, 0.0};
+    search_row<Weight::number>(block, size, static_cast<double>(k), scratch, bracket, [&](std::int64_t chunk) {
+        return LanesOf<Block>::highest(scratch.lane_maxima + chunk * kLanes) >= least;
     });
-    block.sync(kSiteMassFrom);
-    return sum_of_chunks(chunk_masses, chunks_of(size));
+    return key_value(bracket.reaching);
 }
 
 // A mass stays if it is above `least`, or equal to it in a token up to `last_token`.
@@ -159,12 +306,24 @@ struct Cut {
 
 namespace detail {
 
-// The token of the last of the picked masses equal to `least` when the highest `spared` tokens among them are left
+// The token of the last of the picked elements equal to `least` when the highest `spared` tokens among them are left
 // out.
-DDTREE_HD DDTREE_INLINE std::int32_t last_equal(const RowScratch& scratch, std::int64_t count, float least,
+DDTREE_HD DDTREE_INLINE std::int32_t last_equal(const RowScratch& scratch, std::int64_t size, float least,
                                                 std::int64_t spared) {
-    for (std::int64_t at = count - 1;; --at)
+    std::int64_t chunk = chunks_of(size) - 1;
+    for (; scratch.equals[chunk] <= spared; --chunk) spared -= scratch.equals[chunk];
+    for (std::int64_t at = chunk * kChunk + scratch.counts[chunk] - 1;; --at)
         if (scratch.picked_values[at] == least && spared-- == 0) return scratch.picked[at];
+}
+
+// Of `equal` masses, how many the goal can spare.
+DDTREE_HD DDTREE_INLINE std::int64_t spared_of(std::int64_t equal, double mass, double reached, double goal) {
+    const auto is_spared = [&](std::int64_t count) { return reached - static_cast<double>(count) * mass >= goal; };
+    const double fitting = (reached - goal) / mass;
+    std::int64_t spared = fitting < static_cast<double>(equal - 1) ? static_cast<std::int64_t>(fitting) : equal - 1;
+    while (spared > 0 && !is_spared(spared)) --spared;
+    while (spared + 1 < equal && is_spared(spared + 1)) ++spared;
+    return spared;
 }
 
 }  // namespace detail
@@ -178,34 +337,23 @@ DDTREE_HD Cut nucleus(const Block& block, std::int64_t size, double share, doubl
     const double goal = share * total;
     const auto too_little = static_cast<float>(0.999 * (1.0 - share) * total / static_cast<double>(size));
     const float bound = Maximum{}(too_little, std::numeric_limits<float>::min());
-    const std::int64_t count = pick(block, scratch.values, size, bound, scratch, [](std::int64_t) { return true; });
+    Bracket bracket = {ordered_key(bound), ordered_key(1.0f) + 1, goal, 0.0};
+    search_row<Weight::mass>(block, size, goal, scratch, bracket, [](std::int64_t) { return true; });
 
-    auto reaching = std::bit_cast<std::uint32_t>(bound);  // the masses from here on reach the goal
-    auto missing = std::bit_cast<std::uint32_t>(1.0f) + 1;  // those from here on do not
-    double reached = goal;
-    for (int pass = 0; missing - reaching > 1; ++pass) {
-        const std::uint32_t middle = reaching + (missing - reaching) / 2;
-        float* const chunk_masses = scratch.trial_masses + (pass % 2) * chunks_of(size);
-        const double mass = mass_from(block, scratch.picked_values, count, std::bit_cast<float>(middle), chunk_masses);
-        if (mass >= goal) {
-            reaching = middle;
-            reached = mass;
-        } else {
-            missing = middle;
-        }
-    }
-    const auto least = std::bit_cast<float>(reaching);
-    std::int64_t equal = 0;
-    each_chunk(block, count, [&](std::int64_t, std::int64_t first, std::int64_t groups) {
-        equal += Lanes::count(groups, [&](std::int64_t i) __attribute__((always_inline)) {
-            return load<typename Lanes::Vec>(scratch.picked_values + first + i) == least;
+    const float least = key_value(bracket.reaching);
+    const Chunks picked = {scratch.picked_values, size, scratch.counts};
+    each_chunk(block, size, [&](std::int64_t chunk, std::int64_t first, std::int64_t full) {
+        const std::int32_t equal = Lanes::count(picked.groups(chunk, full), [&](std::int64_t i) __attribute__((
+                                                                                always_inline)) {
+            return load<typename Lanes::Vec>(picked.values + first + i) == least;
         });
+        Lanes::put(scratch.equals + chunk, Lanes::total(equal));
     });
-    equal = block.reduce(equal, Sum{}, kSiteNucleusEqual);
-    std::int64_t spared = 0;  // of the equal ones, those that are not needed
-    while (spared + 1 < equal && reached - static_cast<double>(spared + 1) * static_cast<double>(least) >= goal)
-        ++spared;
-    return {least, spared == 0 ? kAll : detail::last_equal(scratch, count, least, spared)};
+    block.sync(kSiteNucleusEqual);
+    std::int64_t equal = 0;
+    for (std::int64_t chunk = 0; chunk < chunks_of(size); ++chunk) equal += scratch.equals[chunk];
+    const std::int64_t spared = detail::spared_of(equal, static_cast<double>(least), bracket.reached, goal);
+    return {least, spared > 0 ? detail::last_equal(scratch, size, least, spared) : kAll};
 }
 
 }  // namespace ddtree

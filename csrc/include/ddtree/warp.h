@@ -37,6 +37,7 @@ struct WarpLanes {
     using Float = float;
     using Int = std::int32_t;
     static constexpr int kVectors = 1;
+    static constexpr int kTrials = 7;
 
     template <class Block>
     DDTREE_HD static DDTREE_INLINE int team(const Block& block) {
@@ -77,7 +78,7 @@ struct WarpLanes {
     DDTREE_HD static DDTREE_INLINE std::int32_t total(std::int32_t count) { return Warp::sum(count); }
 
     template <class Hold, class Use>
-    DDTREE_HD static DDTREE_INLINE void select(std::int64_t groups, Hold hold, Use use) {
+    DDTREE_HD static DDTREE_INLINE std::int32_t select(std::int64_t groups, Hold hold, Use use) {
         const std::uint32_t below = (std::uint32_t{1} << Warp::lane()) - 1;
         std::int32_t before = 0;
         each(groups, [&](std::int64_t i, int) __attribute__((always_inline)) {
@@ -86,6 +87,16 @@ struct WarpLanes {
             if (holds) use(i, before + ones(bits & below));
             before += ones(bits);
         });
+        return before;
+    }
+
+    DDTREE_HD static DDTREE_INLINE void move(const float* from, std::int64_t count, float* to) {
+        for (std::int64_t i = Warp::lane(); i < count; i += kLanes) to[i] = from[i];
+    }
+
+    DDTREE_HD static DDTREE_INLINE void pad(float* values, std::int64_t count, float fill) {
+        const std::int64_t place = count + Warp::lane();
+        if (place < padded(count)) values[place] = fill;
     }
 
     DDTREE_HD static DDTREE_INLINE float highest(const float* maxima) {
