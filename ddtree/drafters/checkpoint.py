@@ -23,7 +23,7 @@ def load_dflash(folder: Path, target: Any, name: str) -> DFlashDrafter:
     offsets, head_weight = tensors.pop("d2t", None), tensors.pop("lm_head.weight", None)
     for unused in ("t2d", "embed_tokens.weight"):  # the reverse table; a copy of the target's embedding
         tensors.pop(unused, None)
-    own_vocabulary = head_weight is not None and offsets is not None
+    own_vocabulary = offsets is not None
     check_target(
         config,
         num_layers=target.num_layers,
@@ -43,8 +43,10 @@ def load_dflash(folder: Path, target: Any, name: str) -> DFlashDrafter:
         raise ValueError("its tensors do not fit config.json: " + " ".join(str(error).split())) from error
     if not own_vocabulary:
         return DFlashDrafter(name, config, model, target)
-    assert head_weight is not None and offsets is not None
+    assert offsets is not None
     target_ids = target_token_ids(offsets, target.vocab_size)
+    if head_weight is None:  # the target's own head, for these tokens alone
+        head_weight = target.model.get_output_embeddings().weight.detach()[target_ids]
     if head_weight.shape != (len(target_ids), config.hidden_size):
         expected = (len(target_ids), config.hidden_size)
         raise ValueError(

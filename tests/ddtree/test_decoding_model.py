@@ -31,6 +31,22 @@ def test_so_does_the_other_drafters(comparison: Comparison, drafter: str) -> Non
     assert comparison.prompt(prompt, lanes((15,), new_tokens=48), drafter=drafter) == {}
 
 
+def test_in_bfloat16_a_trees_text_is_plain_decodings() -> None:
+    """A node's row is, to the bit, the row of plain decoding: near ties cannot fall apart by rounding."""
+    target = ddtree.load_target(dtype="bfloat16")
+    assert target.native is not None
+    drafter = ddtree.load_drafter(target=target)
+    texts = {}
+    for method, budget in (("autoregressive", 0), ("chain", 7), ("ddtree", 7), ("ddtree", 40)):
+        settings = Settings(method=method, budget=budget, max_new_tokens=64)
+        decoder = ddtree.TreeDecoder(target, drafter, settings)
+        steps = list(decoder.decode("List three reasons why a lighthouse keeper might like fog, with details."))
+        texts[method, budget] = [token for step in steps for token in step.committed.token_ids]
+    plain = texts["autoregressive", 0]
+    assert len(plain) == 64
+    assert all(text == plain for text in texts.values())
+
+
 def test_first_tokens_are_samples_of_the_models_distribution(comparison: Comparison) -> None:
     """Chi-square of the first token of 300 steps at temperature 1 from the same state, each with the coins of
     its own step index, against the untouched model's row; tokens pooled to an expected count of at least 5.

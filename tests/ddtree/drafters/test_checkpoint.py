@@ -76,6 +76,14 @@ def test_a_vocabulary_of_its_own(tmp_path: Path, target: Target) -> None:
         load_dflash(folder, target, "tiny")
 
 
+def test_a_table_without_a_head_takes_the_targets_rows(tmp_path: Path, target: Target) -> None:
+    table = torch.arange(100) + 1  # the target's odd ids
+    drafter = load_dflash(write(tmp_path, {**CONFIG, "vocab_size": VOCAB}, d2t=table), target, "tiny")
+    states = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    expected = target.model.get_output_embeddings()(states)[:, 1:201:2]
+    torch.testing.assert_close(drafter._head(states), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_drafter_of_another_target_is_refused_by_its_fingerprint(tmp_path: Path, target: Target) -> None:
     own = fingerprint(4, 64, VOCAB, target.tokenizer.get_vocab())
     nested = {**CONFIG["dflash_config"], "target_fingerprint": own}
