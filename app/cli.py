@@ -75,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     models = commands.add_parser(
         "models",
         help="list the models that can be loaded by name",
-        description="List the targets and drafters that can be loaded by name, whether each is here, and the "
-        "instruction set that the kernels run on.",
+        description="List the targets and drafters that can be loaded by name, whether each is here, what "
+        "the kernels were built for, and what this machine can run.",
     )
     models.set_defaults(command=_models)
     return parser
@@ -313,12 +313,11 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace) -> int:
-    from ddtree import _kernels
+    from ddtree.launch import describe_kernels
     from ddtree.models import list_models
 
-    for entry in list_models():
-        print(entry)
-    print(f"kernels: {_kernels.instruction_set()}")
+    for line in [*map(str, list_models()), *describe_kernels()]:
+        print(line)
     return DONE
 
 

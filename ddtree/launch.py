@@ -153,6 +153,17 @@ def has_kernels_for(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu or (tensor.is_cuda and _kernels.cuda is not None)
 
 
+def describe_kernels() -> list[str]:
+    """What was built, and what of it this machine can run, a line each."""
+    lines = [f"kernels: {_kernels.instruction_set()} on the CPU"]
+    if _kernels.cuda is None:
+        return [*lines, f"kernels: none on CUDA; {_NO_CUDA}"]
+    names, problem = _kernels.cuda.devices()
+    built = ", ".join(_kernels.cuda.architectures())
+    here = ", ".join(names) or f"no device here ({problem or 'none was found'})"
+    return [*lines, f"kernels: CUDA for {built} and, compiled when loaded, what comes later; {here}"]
+
+
 def _cuda_kernels(on: torch.Tensor) -> Any:
     if not on.is_cuda:
         raise ValueError(f"the tensors are on {on.device}; the kernels run on the CPU and on CUDA")
