@@ -40,7 +40,7 @@ def test_in_bfloat16_a_trees_text_is_plain_decodings() -> None:
     for method, budget in (("autoregressive", 0), ("chain", 7), ("ddtree", 7), ("ddtree", 40)):
         settings = Settings(method=method, budget=budget, max_new_tokens=64)
         decoder = ddtree.TreeDecoder(target, drafter, settings)
-        steps = list(decoder.decode("List three reasons why a lighthouse keeper might like fog, with details."))
+        steps = list(decoder.decode("List three reasons why a lighthouse keeper might like fog."))
         texts[method, budget] = [token for step in steps for token in step.committed.token_ids]
     plain = texts["autoregressive", 0]
     assert len(plain) == 64

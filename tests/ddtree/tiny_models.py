@@ -37,6 +37,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**BASE, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 2},
     ),
     "gemma2: soft caps, alternating windows": ("gemma2", {**NARROW, "sliding_window": WINDOW}),
+    "gemma3: alternating windows, norms of queries and keys": (
+        "gemma3_text",
+        {**NARROW, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    ),
+    "qwen3_moe: experts": (
+        "qwen3_moe",
+        {**NARROW, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
     "gpt_oss: sinks, alternating windows, experts": (
         "gpt_oss",
         {**NARROW, "sliding_window": WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
