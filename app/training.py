@@ -35,6 +35,7 @@ _HELP: dict[str, tuple[str, str]] = {
     "slots": ("drafter", "heads: each position is made of the root's state; masks: the z-lab layout"),
     "slot_intermediate_size": ("drafter", "width of the heads' gated unit"),
     "direct_path": ("drafter", "last context token and root straight into every slot"),
+    "draft_vocabulary": ("drafter", "tokens it can draft, the most frequent ones; 0: all of the target's"),
     "soft": ("loss", "share of the target's distribution in the loss; the rest is its token"),
     "gamma": ("loss", "position j weighs exp(-(j - 1) / gamma)"),
     "vocabulary": ("loss", "tokens that a step's softmax runs over"),

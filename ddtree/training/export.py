@@ -13,16 +13,25 @@ from ddtree.training.files import write_atomically
 
 
 def export(
-    folder: Path, config: dict[str, Any], names: list[str], weights: list[torch.Tensor], scales: torch.Tensor
+    folder: Path,
+    config: dict[str, Any],
+    names: list[str],
+    weights: list[torch.Tensor],
+    scales: torch.Tensor,
+    token_ids: torch.Tensor | None = None,
 ) -> None:
     """Writes config.json and model.safetensors (bfloat16). names: the weights'; scales [taps * H]: what
-    features were multiplied by in training, which `fc` takes over here."""
+    features were multiplied by in training, which `fc` takes over here. token_ids int64, ascending: the
+    tokens that it drafts, kept as a table of offsets (their rows of the output head are the target's); None:
+    all."""
     from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: weight.detach().float().cpu() for name, weight in zip(names, weights, strict=True)}
     tensors["fc.weight"] = tensors["fc.weight"] * scales.float().cpu()
     kept = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
+    if token_ids is not None:
+        kept["d2t"] = token_ids - torch.arange(len(token_ids))
     write_atomically(folder / "model.safetensors", save(kept, metadata={"format": "pt"}))
     write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
 

@@ -164,17 +164,18 @@ class Pipeline:
             return True
         return features.fill(cache, self.plain[0], self.limits.batch_tokens, self.progress, self.should_stop)
 
-    def _trainer(self) -> tuple[Trainer, dict[str, Any]]:
+    def _trainer(self) -> tuple[Trainer, dict[str, Any], torch.Tensor]:
+        """The trainer as its checkpoint left it, the drafter's configuration, and the tokens' counts [V]."""
         cache, (model, tokenizer, _) = self._cache(), self.plain
         counts = token_counts(cache, self.settings.held_out, model.get_output_embeddings().weight.shape[0])
         config = drafter_config(self.settings, model, tokenizer, cache.taps, counts)
         learner = make_learner(self.settings, cache, model, config, counts)
         folder = self.work / "train"
         folder.mkdir(exist_ok=True)
-        return Trainer(learner, cache, self.settings, folder), config
+        return Trainer(learner, cache, self.settings, folder), config, counts
 
     def _train(self) -> bool:
-        trainer, _ = self._trainer()
+        trainer, _, _ = self._trainer()
         return trainer.run(
             minutes=self.limits.minutes,
             steps=self.limits.steps,
@@ -184,9 +185,12 @@ class Pipeline:
         )
 
     def _export(self) -> bool:
-        trainer, config = self._trainer()
+        trainer, config, counts = self._trainer()
         names = [name for name, _ in trainer.learner.model.named_parameters()]
-        export(self.work / "drafter", config, names, trainer.weights, trainer.learner.scales)
+        size, token_ids = self.settings.draft_vocabulary, None
+        if 0 < size < len(counts):
+            token_ids = counts.topk(size).indices.sort().values
+        export(self.work / "drafter", config, names, trainer.weights, trainer.learner.scales, token_ids)
         return True
 
     def _evaluate(self) -> bool:

@@ -32,6 +32,7 @@ class TrainSettings:
     slots: Slots = "heads"
     slot_intermediate_size: int = 768  # of the heads' gated unit
     direct_path: bool = True
+    draft_vocabulary: int = 0  # tokens it can draft, the frequent ones; 0: all of the target's
     # the loss
     soft: float = 0.5  # share of the target's distribution, the rest is its token
     gamma: float = 4.0  # position j weighs exp(-(j - 1) / gamma)
@@ -69,6 +70,7 @@ _LEAST: dict[str, float] = {
     "layers": 1,
     "block_size": 2,
     "slot_intermediate_size": 1,
+    "draft_vocabulary": 0,
     "gamma": 0.1,
     "vocabulary": 2,
     "frequent": 1,

@@ -81,6 +81,19 @@ def test_the_drafter_is_loaded_and_drafts(folder: Path, done: Path) -> None:
     assert sum(len(step.committed.token_ids) for step in decoder.decode("<5> <9>") if step.committed) == 8
 
 
+def test_a_smaller_vocabulary_is_of_the_frequent_tokens(folder: Path, done: Path, tmp_path: Path) -> None:
+    given = settings(folder, draft_vocabulary=50)
+    assert pipeline(tmp_path, given, dataclasses.replace(LIMITS, until="export")).run()
+    target = ddtree.load_target(str(folder), dtype="float32")
+    drafter = ddtree.load_drafter(str(tmp_path / "drafter"), target=target)
+    assert drafter._target_ids is not None and len(drafter._target_ids) == 50
+    cache = FeatureCache(tmp_path / "features")
+    answers = torch.cat([cache.tokens(i)[int(cache.starts[i]) :] for i in range(4, 24)])
+    counts = torch.bincount(answers, minlength=211)
+    left_out = [token for token in range(211) if token not in drafter._target_ids.tolist()]
+    assert counts[drafter._target_ids].min() >= counts[left_out].max()
+
+
 def test_the_evaluation_counts_every_temperature_and_tree(done: Path) -> None:
     found = json.loads((done / "evaluation.json").read_text())
     assert set(found) <= {"0", "0.7", "1"} and found
