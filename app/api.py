@@ -83,12 +83,15 @@ def api_router(
     return router
 
 
+def found_run(store: RunStore, run_id: str) -> RunRow:
+    row = store.run(run_id)
+    if row is None:
+        raise ApiError(404, "not_found", f"there is no run {shown(run_id)}", "run_id")
+    return row
+
+
 def _add_runs(router: APIRouter, store: RunStore, hub: Hub) -> None:
-    def found(run_id: str) -> RunRow:
-        row = store.run(run_id)
-        if row is None:
-            raise ApiError(404, "not_found", f"there is no run {shown(run_id)}", "run_id")
-        return row
+    found = functools.partial(found_run, store)
 
     @router.get("/api/runs")
     def runs(

@@ -25,6 +25,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from app.analysis import analysis_router
 from app.api import answer_error, api_router
 from app.engine import LoadEngine, load_engine
 from app.errors import ApiError, shown
@@ -64,6 +65,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
     )
     app.state.service = service
     app.include_router(api_router(settings, service.store, service.hub, service.worker, service.metrics))
+    app.include_router(analysis_router(service.store))
     app.include_router(tools_router())
     app.include_router(live_router(service.hub, service.store, service.worker))
     _add_page(app)

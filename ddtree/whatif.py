@@ -47,18 +47,22 @@ def with_budget(step: Step, budget: int) -> Outcome:
         raise ValueError(f"step {step.index} failed: it has no walk to cut")
     if not 0 <= budget <= drafted:
         raise ValueError(f"budget is {budget}; step {step.index} can tell of 0 to {drafted}")
+    return _cut(step, budget, _last_children(step))
+
+
+def _cut(step: Step, budget: int, last_children: Mapping[int, int]) -> Outcome:
     assert step.accept is not None and step.committed is not None
     recorded, committed = step.accept.accept_index, len(step.committed.token_ids)
     kept = next((i for i, node in enumerate(recorded) if node > budget), len(recorded))
     return Outcome(
         recorded[:kept],
-        _bonus(step, budget, kept),
+        _bonus(step, budget, kept, last_children),
         accepted_drafts=min(kept - 1, committed),
         emitted=min(kept, committed),
     )
 
 
-def _bonus(step: Step, budget: int, kept: int) -> int | None:
+def _bonus(step: Step, budget: int, kept: int, last_children: Mapping[int, int]) -> int | None:
     """The token after the first `kept` nodes of the path. Greedy, it is the target's choice there, which the
     path goes on with or ends at; sampled, it is known when the last node has lost no child."""
     assert step.tree is not None and step.accept is not None
@@ -66,8 +70,14 @@ def _bonus(step: Step, budget: int, kept: int) -> int | None:
     greedy = step.sampling is not None and step.sampling.rule == "greedy"
     if greedy and kept < len(path):
         return step.tree.token_ids[path[kept] - 1]
-    lost = any(parent == path[kept - 1] for parent in step.tree.parents[budget + 1 :])
+    lost = last_children.get(path[kept - 1], 0) > budget
     return None if lost and not greedy else step.accept.bonus_token_id
+
+
+def _last_children(step: Step) -> dict[int, int]:
+    """Of each node that has children the one with the largest number, which a smaller budget loses first."""
+    assert step.tree is not None
+    return {parent: node for node, parent in enumerate(step.tree.parents)}
 
 
 # ---- over many steps ----
@@ -134,7 +144,7 @@ def budget_curve(steps: Iterable[Step], timed: Iterable[Step]) -> Curve:
     whole = [(step, budget) for step in steps if (budget := budget_of(step)) is not None]
     budgets = sorted((budget for _, budget in whole), reverse=True)
     reach = budgets[(len(budgets) - 1) // 2] if budgets else -1
-    contexts = [step for step, budget in whole if budget >= reach]
+    contexts = [(step, _last_children(step)) for step, budget in whole if budget >= reach]
     times, measured = _row_times(timed)
     stairs: dict[str | None, dict[int, float]] = defaultdict(dict)
     for time in times:
@@ -144,9 +154,11 @@ def budget_curve(steps: Iterable[Step], timed: Iterable[Step]) -> Curve:
     return Curve(len(contexts), len(whole) - len(contexts), points, times, measured)
 
 
-def _point(contexts: Sequence[Step], budget: int, stairs: Mapping[str | None, Stair]) -> Point:
-    outcomes = [with_budget(step, budget) for step in contexts]
-    costs = [_cost(step, budget, stairs) for step in contexts]
+def _point(
+    contexts: Sequence[tuple[Step, Mapping[int, int]]], budget: int, stairs: Mapping[str | None, Stair]
+) -> Point:
+    outcomes = [_cut(step, budget, last_children) for step, last_children in contexts]
+    costs = [_cost(step, budget, stairs) for step, _ in contexts]
     known = [cost for cost in costs if cost is not None]
     return Point(
         budget,
