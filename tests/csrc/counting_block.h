@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ddtree/arithmetic.h"
+#include "ddtree/lanes.h"
 
 inline std::int64_t elements_read = 0;
 

@@ -8,6 +8,7 @@
 
 #include "counting_block.h"
 #include "sample_cases.h"
+#include "sample_field_cases.h"
 
 namespace sample_cases {
 
@@ -113,7 +114,8 @@ void test_verify_batch_of(Harness& h) {
     for (const float value : drawn) logits.push_back(narrowed<T>(value));
     Words tokens = tree.tokens, next_token = tree.next_token, next_sibling = tree.next_sibling;
     std::vector<float> coins = tree.coins;
-    for (Words* words : {&tokens, &next_token, &next_sibling}) words->insert(words->end(), words->begin(), words->end());
+    for (Words* words : {&tokens, &next_token, &next_sibling})
+        words->insert(words->end(), words->begin(), words->end());
     for (int node = 0; node < tree.nodes; ++node) coins.push_back(static_cast<float>(h.uniform()));
     const float final_coins[] = {static_cast<float>(h.uniform()), static_cast<float>(h.uniform())};
     const ddtree::SamplingRule rule = random_rule(h, size);
@@ -263,6 +265,7 @@ inline std::vector<Test> sample_tests() {
          sample_cases::test_verify,
          {kSiteLogitsCopied, kSiteOneHot}},
         {"verify_batch", {kSiteWalked}, sample_cases::test_verify_batch},
+        {"field_cases", {kSiteProbsFault, kSiteTried}, sample_cases::test_field_cases},
         {"reads", {}, sample_cases::test_reads},
         {"target_only",
          {kSiteProbsFault, kSiteTried, kSiteMassesLeft},

@@ -135,7 +135,8 @@ struct PaddedBatch {
 inline void test_padded(Harness& h) {
     const Rows rows(h);
     Rows twice = rows;
-    for (Words* words : {&twice.token_ids, &twice.child_rows}) words->insert(words->end(), words->begin(), words->end());
+    for (Words* words : {&twice.token_ids, &twice.child_rows})
+        words->insert(words->end(), words->begin(), words->end());
     twice.log_probs.insert(twice.log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
     twice.log_probs[h.integer(0, 2 * rows.rows * rows.ranks - 1)] = -1.0;
     const int budget = h.integer(0, 40);
@@ -218,8 +219,8 @@ inline std::vector<Test> tree_tests() {
          tree_cases::test_padded},
         {"tree_encode", {}, tree_cases::test_encode},
         {"topology",
-         {kSiteTopologyRange, kSiteTopologyPointed, kSiteTopologyPredecessors, kSiteTopologyJump, kSiteTopologyReached, kSiteSiblingTokens,
-          kSiteSiblingVerdict},
+         {kSiteTopologyRange, kSiteTopologyPointed, kSiteTopologyPredecessors, kSiteTopologyJump, kSiteTopologyReached,
+          kSiteSiblingTokens, kSiteSiblingVerdict},
          tree_cases::test_topology},
     };
 }

@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "ddtree/arithmetic.h"
+#include "ddtree/lanes.h"
 #include "ddtree/sample_select.h"
 
 namespace ddtree {

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "ddtree/arithmetic.h"
+#include "ddtree/lanes.h"
 #include "ddtree/retrieve.h"
 #include "ddtree/sample_row.h"
 

@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-#include "ddtree/arithmetic.h"
+#include "ddtree/lanes.h"
 
 namespace ddtree {
 
