@@ -55,7 +55,7 @@ Room<X> lay_out(const Shape& shape, int rows, int workers, Stretch& stretch) {
         Desk<X> desk;
         desk.normed = stretch.take<X>(read * space.normed_stride);
         desk.part = stretch.take<float>(rows * (kTogether * kBlock + shape.head_dim));
-        desk.attention = stretch.take<float>(attention_floats(shape));
+        desk.attention = stretch.take<float>(attention_floats(shape, rows));
         // x as pairs and the unpacked tiles of kTogether blocks; or x as float32.
         const std::int64_t tiles = (read / 16 + kTogether) * (widest / kGroup) + 2 * kTogether;
         desk.room = stretch.take<std::byte>(std::max(tiles * 1024, rows * widest * std::int64_t{sizeof(float)}));

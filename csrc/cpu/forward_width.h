@@ -190,7 +190,7 @@ struct PassShare {
 
     DDTREE_INLINE void attend(const Layer& layer, int index) const {
         const Shape& shape = model.shape;
-        const Attention attention(shape, desk.attention);
+        const Attention attention(shape, pass.rows, desk.attention);
         // Key heads and, where they do not go evenly into the workers, parts of the rows.
         int parts = workers;
         for (int p = 1; p < workers; ++p)

@@ -221,8 +221,12 @@ inline __attribute__((always_inline)) void unpack(const std::byte* tile, std::by
     }
 }
 
+constexpr std::int64_t kAhead = 4096;  // bytes from what is unpacked to what is asked for
+
 template <Storage kStorage>
 __attribute__((noinline)) void unpack_some(const std::byte* tiles, int count, std::byte* room) {
+    for (std::int64_t at = 0; at < count * tile_bytes(kStorage); at += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(tiles + kAhead + at), _MM_HINT_T0);
     for (int b = 0; b < count; ++b) unpack<kStorage>(tiles + b * tile_bytes(kStorage), room + b * kTile);
 }
 
