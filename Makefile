@@ -37,8 +37,11 @@ lint: $(VENV)/.ready-test
 	@$(BIN)/mypy
 
 bench: $(VENV)/.ready-test chromium
-	@for script in kernels decoding streaming page threads; do \
+	@for script in kernels streaming page threads; do \
 		echo "== benchmarks/$$script.py"; $(BIN)/python benchmarks/$$script.py || exit 1; done
+	@echo "== ddtree bench"
+	@$(BIN)/ddtree bench --out build/bench --sample 12 --repeats 2 --temperatures 0 1 \
+		--lane generate --lane autoregressive --lane chain:budget=7 --lane ddtree:budget=15
 
 wheel: $(VENV)/.ready-test
 	@$(BIN)/pip wheel -q --no-deps --no-build-isolation -w dist .
