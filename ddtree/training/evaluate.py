@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
-from ddtree.drafters.base import Context
 from ddtree.storage import Progress
 from ddtree.training.features import FeatureCache
-from ddtree.tree import DraftTree, build_ddtree_tree
-
-CANDIDATES = 32
-"""Entries of a candidate row, as many as live decoding takes for budgets up to it."""
+from ddtree.training.reader import Reader
+from ddtree.tree import DraftTree, build_ddtree_tree_from_topk
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +51,33 @@ class Tally:
 
 
 def replay(
-    drafter: Any, token_ids: Sequence[int], start: int, features: torch.Tensor, shapes: Sequence[Shape]
+    reader: Reader, token_ids: Sequence[int], start: int, features: torch.Tensor, shapes: Sequence[Shape]
 ) -> dict[Shape, Tally]:
     """The tallies of decoding this text's answer with each of `shapes`.
 
-    token_ids: prompt and answer; start: tokens of the prompt; features [n, taps * H], in the target's dtype,
-    the rows of all tokens but the last. Each root is drafted once, whatever shapes come to it.
+    token_ids: prompt and answer; start: tokens of the prompt; features [n, taps * H], the rows of all tokens
+    but the last.
     """
-    state = drafter.new_state(len(token_ids))
-    budgets: dict[str, int] = {}
+    first, last = start - 1, len(token_ids) - 1
+    log_probs, ids = reader.rows(torch.tensor(token_ids), torch.arange(first, last), features)
+    tallies = {}
     for shape in shapes:
-        budgets[shape.method] = max(shape.budget, budgets.get(shape.method, 0))
-    tallies = {shape: Tally() for shape in shapes}
-    roots = dict.fromkeys(shapes, start - 1)
-    while (root := min(roots.values())) < len(token_ids) - 1:
-        draft = drafter.draft(
-            state,
-            Context(token_ids[: root + 1], features),
-            block_size=drafter.block_size,
-            candidates=CANDIDATES,
-            temperature=1.0,
-        )
-        trees = {method: _tree(draft, method, budget) for method, budget in budgets.items()}
-        for shape in [shape for shape, at in roots.items() if at == root]:
-            accepted = walk(trees[shape.method], shape.budget, token_ids[root + 1 :])
-            tallies[shape].add(accepted)
-            roots[shape] = root + accepted + 1
+        tally = tallies[shape] = Tally()
+        width = 1 if shape.method == "chain" else log_probs.shape[2]
+        root = first
+        while root < last:
+            rows = log_probs[root - first, :, :width], ids[root - first, :, :width]
+            accepted = walk(build_ddtree_tree_from_topk(*rows, shape.budget), token_ids[root + 1 :])
+            tally.add(accepted)
+            root += accepted + 1
     return tallies
 
 
-def _tree(draft: Any, method: str, budget: int) -> DraftTree:
-    width = 1 if method == "chain" else draft.top_log_probs.shape[1]
-    children = None if draft.child_rows is None else draft.child_rows[:, :width]
-    return build_ddtree_tree(draft.top_log_probs[:, :width], draft.top_token_ids[:, :width], children, budget)
-
-
-def walk(tree: DraftTree, budget: int, text: Sequence[int]) -> int:
-    """How many of the first `budget` nodes the text goes through, from the root on: the tree of a budget is
-    the beginning of every larger one."""
-    nodes = min(tree.num_nodes, budget)
+def walk(tree: DraftTree, text: Sequence[int]) -> int:
+    """How many nodes the text goes through, from the root on."""
     parents, tokens = tree.parents.tolist(), tree.token_ids.tolist()
     node = accepted = 0
-    for child in range(1, nodes + 1):  # a child stands behind its parent
+    for child in range(1, tree.num_nodes + 1):  # a child stands behind its parent
         if accepted < len(text) and parents[child] == node and tokens[child - 1] == text[accepted]:
             node = child
             accepted += 1
@@ -104,11 +85,10 @@ def walk(tree: DraftTree, budget: int, text: Sequence[int]) -> int:
 
 
 def evaluate(
-    drafter: Any,
+    reader: Reader,
     cache: FeatureCache,
     documents: Sequence[int],
     shapes: Sequence[Shape],
-    dtype: torch.dtype,
     progress: Progress,
     should_stop: Callable[[], bool],
 ) -> dict[float, dict[Shape, Tally]]:
@@ -120,10 +100,10 @@ def evaluate(
         progress("evaluating", number / len(documents))
         temperature = round(float(cache.temperatures[document]), 3)
         found = replay(
-            drafter,
+            reader,
             cache.tokens(document).tolist(),
             int(cache.starts[document]),
-            _tapped(cache, document, drafter.taps).to(dtype),
+            _tapped(cache, document, reader.model.config.target_layer_ids),
             shapes,
         )
         totals = pooled.setdefault(temperature, {shape: Tally() for shape in shapes})

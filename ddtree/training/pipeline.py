@@ -22,13 +22,13 @@ from typing import Any
 import torch
 
 import ddtree
-from ddtree.models import load_drafter, load_target
 from ddtree.storage import Progress
 from ddtree.training import features, synthesise
 from ddtree.training.evaluate import Shape, evaluate
 from ddtree.training.export import export, figures, table
 from ddtree.training.files import write_atomically
 from ddtree.training.plain import load_plain
+from ddtree.training.reader import read_drafter
 from ddtree.training.settings import TrainSettings, keep_settings
 from ddtree.training.setup import default_taps, drafter_config, make_learner, token_counts
 from ddtree.training.texts import Text, documents, read_texts
@@ -194,13 +194,9 @@ class Pipeline:
         return True
 
     def _evaluate(self) -> bool:
-        self._plain = None  # its memory is the target's now
-        target = load_target(self.settings.model, device=self.limits.device, dtype=self.limits.dtype)
-        drafter = load_drafter(str(self.work / "drafter"), target=target)
+        reader = read_drafter(self.work / "drafter", self.plain[0])
         held_out = range(self.settings.held_out)
-        pooled = evaluate(
-            drafter, self._cache(), held_out, SHAPES, target.dtype, self.progress, self.should_stop
-        )
+        pooled = evaluate(reader, self._cache(), held_out, SHAPES, self.progress, self.should_stop)
         if self.should_stop():
             return False
         found = figures(pooled)
