@@ -115,7 +115,8 @@ DDTREE_HD std::int64_t first_token_twice_in_pairs(const Block& block, const Cand
         if (in.log_probs[entry] == -std::numeric_limits<T>::infinity()) continue;
         const std::int64_t token = in.token_ids[entry];
         bool twice = false;
-        for (int before = entry - entry % in.ranks; before < entry; ++before) twice |= in.token_ids[before] == token;
+        for (int before = entry - entry % in.ranks; before < entry; ++before)
+            twice |= in.token_ids[before] == token && in.log_probs[before] != -std::numeric_limits<T>::infinity();
         if (twice) return pack_fault(entry, RowsFault::token_twice);
     }
     return kNoFault;
@@ -140,6 +141,7 @@ DDTREE_HD std::int64_t first_token_twice(const Block& block, const CandidateRows
             const std::int64_t token = token_ids[entry];
             const auto bucket = (static_cast<std::uint64_t>(token) * 0x9E3779B97F4A7C15u) >> shift;
             if (!owns(block, static_cast<std::int64_t>(bucket))) continue;
+            if (in.log_probs[entry] == -std::numeric_limits<T>::infinity()) continue;  // in a row that does not descend
             for (int seen = heads[bucket]; seen > first; seen = links[seen - 1]) {
                 if (token_ids[seen - 1] == token) return pack_fault(entry, RowsFault::token_twice);
             }
