@@ -35,7 +35,9 @@ class Reader:
         self, token_ids: torch.Tensor, roots: torch.Tensor, features: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Candidate rows of the blocks behind each of `roots`: log-probabilities float32 and the target's
-        token ids, [roots, L, CANDIDATES] both. token_ids int64 [n]; roots int64 [r]; features [n, taps * H]."""
+        token ids, [roots, L, CANDIDATES] both.
+
+        token_ids int64 [n]; roots int64 [r]; features [n, taps * H]."""
         model, device, dtype = self.model, self.head.device, self.head.dtype
         positions = model.config.block_size - 1
         anchors = roots.to(device)
