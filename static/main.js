@@ -16,6 +16,7 @@ import {
 import "./panes/tree.js";
 import "./panes/walk.js";
 import "./panes/nodes.js";
+import "./panes/whatif.js";
 import "./panes/why.js";
 import "./panes/text.js";
 import "./panes/tiles.js";

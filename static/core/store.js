@@ -1,6 +1,6 @@
 // The state of the page, and the only place where it changes. Panes read it when they draw; topics tell them
 // when: connection, model, run (head, state, summary), steps (a new outline), view (the step shown),
-// node (the selected one), settings (in force), error.
+// node (the selected one), settings (in force), error, whatif (the marker), tab (what the centre shows).
 
 import { Run } from "./run.js";
 import { touch } from "./schedule.js";
@@ -15,6 +15,8 @@ export const store = {
   view: null, // what viewOf made of it; null: nothing to show, or on its way
   pasted: null, // the view of a pasted tree, shown instead of a step
   selected: null, // node
+  whatif: null, // budget of the what-if marker; null: as run
+  tab: "step", // step | whatif | acceptance
   error: null, // {message, field}
   received: 0, // when the newest frame came
 };
@@ -134,6 +136,18 @@ export function selectNode(n) {
   if (n == null || n === store.selected) return;
   store.selected = n;
   touch("node");
+}
+
+/** Move the what-if marker; null: as run. It stays where it is from step to step. */
+export function setWhatif(budget) {
+  if (budget === store.whatif) return;
+  store.whatif = budget;
+  touch("whatif");
+}
+
+export function setTab(tab) {
+  store.tab = tab;
+  touch("tab", "size");
 }
 
 /** Whether what is shown leaves the target's distribution. */

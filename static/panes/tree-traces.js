@@ -30,11 +30,16 @@ const TEXTS = {
   unseen: ["--ink", "--ink-3"],
   uncounted: ["--ink-2", "--ink-3"],
   bonus: ["--bonus-ink", "--bonus-ink"],
+  beyond: ["--ink-3", "--ink-3"],
 };
 export const COLOURS = [...new Set([...LAYERS.map(([, name]) => name), ...Object.values(TEXTS).flat()])];
 
 const EDGE = { least: 1, most: 5 }; // px, at a draft probability of 0 and 1
 const BAR = { gap: 2, height: 3 }; // under a node
+
+/** Whether the what-if marker leaves the node out, or makes the bonus another draw. */
+const beyond = (plan, { n }) =>
+  Boolean(plan.cut?.cut) && (n === "bonus" ? !plan.cut.bonusKnown : n > plan.cut.budget);
 
 /** Short pieces of a line through points. */
 function* dashes(points, on, off) {
@@ -66,7 +71,8 @@ function drawEdge(layers, plan, item) {
   const points = elbow(parent.x + parent.w, parent.y, item.x, item.y, turn);
   const { verdict, draftLogProb } = item.node;
   const width = EDGE.least + (EDGE.most - EDGE.least) * Math.exp(draftLogProb ?? -Infinity);
-  if (item.n === "bonus") for (const piece of dashes(points, 4, 3)) layers.bonusEdge.stroke(piece, 2);
+  if (beyond(plan, item)) for (const piece of dashes(points, 3, 3)) layers.quiet.stroke(piece, EDGE.least);
+  else if (item.n === "bonus") for (const piece of dashes(points, 4, 3)) layers.bonusEdge.stroke(piece, 2);
   else if (verdict === "uncounted")
     for (const piece of dashes(points, 2, 3)) layers.accepted.stroke(piece, width);
   else layers[{ accepted: "accepted", rejected: "rejected" }[verdict] ?? "quiet"].stroke(points, width);
@@ -80,6 +86,27 @@ const BODIES = {
   unseen: ["untried", 1, "surface"],
   uncounted: ["accepted", 1, "tint"],
 };
+
+/** A dashed outline, in the colour of what became of the node as run. */
+function drawGhost(layers, { x, y, w, h, node }) {
+  const [left, right, top, bottom] = [x + 0.5, x + w - 0.5, y - h / 2 + 0.5, y + h / 2 - 0.5];
+  const corner = node.n === "bonus" ? 9 : node.origin === "ngram" ? 1 : 5;
+  const slant = node.n === "bonus" ? h / 2 - 0.5 : corner;
+  const outline = [
+    [left + corner, top],
+    [right - corner, top],
+    [right, top + slant],
+    [right, bottom - slant],
+    [right - corner, bottom],
+    [left + corner, bottom],
+    [left, bottom - slant],
+    [left, top + slant],
+    [left + corner, top],
+  ];
+  const [ring] = node.n === "bonus" ? ["bonusEdge"] : BODIES[node.verdict];
+  for (const piece of dashes(outline, 3, 3)) layers[ring].stroke(piece, 1);
+  if (node.origin === "ngram") layers.ngram.rect(x, y - h / 2, 2, h);
+}
 
 function drawBody(layers, item) {
   const { x, y, w, h, node } = item;
@@ -127,7 +154,7 @@ function drawBar(layers, item) {
 function labels(items, colours, fonts) {
   const span = (text, style) => `<span style="${style}">${plotly(text)}</span>`;
   const text = items.map((item) => {
-    const [, number] = TEXTS[item.node.verdict].map((name) => colours[name]);
+    const [, number] = TEXTS[item.verdict].map((name) => colours[name]);
     const head = item.number
       ? span(item.number, `font-size:${fonts.micro}px;font-weight:400;fill:${number}`) + " "
       : "";
@@ -147,7 +174,7 @@ function labels(items, colours, fonts) {
     textfont: {
       family: fonts.mono,
       size: fonts.size,
-      color: items.map((item) => colours[TEXTS[item.node.verdict][0]]),
+      color: items.map((item) => colours[TEXTS[item.verdict][0]]),
       weight: items.map((item) => (item.strong ? 600 : 400)),
     },
     hoverinfo: "skip",
@@ -173,6 +200,11 @@ export function traces(plan, colours, fonts, from, to) {
   for (const item of edges) drawEdge(layers, plan, item);
   const shown = plan.items.filter(within);
   for (const item of shown) {
+    item.verdict = beyond(plan, item) ? "beyond" : item.node.verdict;
+    if (item.verdict === "beyond") {
+      drawGhost(layers, item);
+      continue;
+    }
     drawBar(layers, item);
     drawBody(layers, item);
     drawMark(layers, item);

@@ -2,6 +2,7 @@
 
 import { $, el, handle, px, token } from "../core/dom.js";
 import { drawnChildren, nodeOf } from "../core/step.js";
+import { cutAt } from "../core/whatif.js";
 import { passing, selectNode, shownView, store } from "../core/store.js";
 import { onSettled, onTouch } from "../core/schedule.js";
 import { fillCard, placeCard } from "./card.js";
@@ -94,6 +95,7 @@ function drawTree(changed) {
   const same = next === view;
   view = next;
   plan = layout(view, plot.clientWidth, look.sizes, look.measure);
+  plan.cut = cutAt(view, store.whatif);
   canvas.style.width = `${plan.width}px`;
   canvas.style.height = `${plan.height}px`;
   drawColumns();
@@ -209,4 +211,4 @@ onTouch(["node"], () => {
   if (item) reveal(item);
 });
 
-onTouch(["view", "theme", "size"], drawTree);
+onTouch(["view", "theme", "size", "whatif"], drawTree);
