@@ -1,4 +1,4 @@
-"""The native pass on several workers under ThreadSanitizer and AddressSanitizer: one worker's bits, no race."""
+"""The native pass on several workers under two sanitizers: one worker's bits, no race, no stray access."""
 
 from __future__ import annotations
 
