@@ -36,7 +36,7 @@ class BudgetPoint(Answer):
 
 
 class RowTiming(Answer):
-    """Medians, in milliseconds."""
+    """Means, in milliseconds."""
 
     source: str | None
     rows: int

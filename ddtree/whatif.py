@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean
 
 from ddtree.trace import Step
 
 LEAST_TIMED = 3
-"""Steps of a row count from which their median time is taken as measured."""
+"""Steps of a row count from which their mean time is taken as measured."""
 
 Stair = Mapping[int, float]
-"""Measured milliseconds of a step by the rows of its target pass."""
+"""Mean measured milliseconds of a step by the rows of its target pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class RowTime:
-    """Steps whose target pass had as many rows (nodes and root); medians, in milliseconds."""
+    """Steps whose target pass had as many rows (nodes and root); means, in milliseconds."""
 
     source: str | None  # the drafter's; None: nothing was drafted
     rows: int
@@ -137,9 +137,9 @@ def budget_curve(steps: Iterable[Step], timed: Iterable[Step]) -> Curve:
     """The curve over `steps`, with the times of `timed` (the whole run, of which `steps` may be a part).
 
     It reaches to the largest budget that half of the steps were drafted with. Times are a staircase in the
-    rows of the target's pass, never a line: a step whose tree is cut is charged the median of the next row
-    count, from its own drafter, that LEAST_TIMED steps or more had; where there is none, its own time, which
-    is an upper bound. A step whose tree is not cut took what it took.
+    rows of the target's pass, never a line: each step is charged the mean of the smallest row count that
+    holds its tree and that LEAST_TIMED steps or more of its drafter had; where there is none up to its own
+    rows, its own time, which is an upper bound.
     """
     whole = [(step, budget) for step in steps if (budget := budget_of(step)) is not None]
     budgets = sorted((budget for _, budget in whole), reverse=True)
@@ -174,13 +174,11 @@ def _cost(step: Step, budget: int, stairs: Mapping[str | None, Stair]) -> float 
     if step.timing_ms is None:
         return None
     rows = _rows(step)
-    if rows <= budget + 1:
-        return step.timing_ms.total
     undrafted = stairs.get(None, {})
     if budget == 0 and 1 in undrafted:
         return undrafted[1]
     stair = stairs.get(_source(step), {})
-    enough = [count for count in stair if budget + 1 <= count <= rows]
+    enough = [count for count in stair if min(budget + 1, rows) <= count <= rows]
     return stair[min(enough)] if enough else step.timing_ms.total
 
 
@@ -204,9 +202,9 @@ def _row_time(source: str | None, rows: int, steps: Sequence[Step]) -> RowTime:
         source,
         rows,
         len(timings),
-        draft=median(draft) if draft else None,
-        verify=median(verify) if verify else None,
-        total=median(timing.total for timing in timings),
+        draft=fmean(draft) if draft else None,
+        verify=fmean(verify) if verify else None,
+        total=fmean(timing.total for timing in timings),
     )
 
 

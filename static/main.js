@@ -21,6 +21,7 @@ import "./panes/why.js";
 import "./panes/text.js";
 import "./panes/tiles.js";
 import "./panes/scrubber.js";
+import "./panes/analysis.js";
 import { refuse, startControls } from "./parts/controls.js";
 import { startRunbar } from "./parts/runbar.js";
 import "./parts/header.js";

@@ -20,6 +20,9 @@ export const deleteRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`, { m
 export const importTrace = (file) => post("/api/traces", file);
 export const buildTree = (text) => post("/api/tree", text);
 export const traceUrl = (id) => `/api/runs/${encodeURIComponent(id)}/trace`;
+/** What-if by budget and acceptance of the steps from..to, both included. */
+export const fetchAnalysis = (id, from, to) =>
+  call(`/api/runs/${encodeURIComponent(id)}/analysis?from=${from}&to=${to}`);
 /** Steps of a run from index `from` on, at most `limit`. */
 export const fetchSteps = (id, from, limit) =>
   call(`/api/runs/${encodeURIComponent(id)}/steps?from=${from}&limit=${limit}`);

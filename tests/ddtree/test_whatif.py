@@ -201,13 +201,14 @@ def test_one_budget_is_charged_its_own_time_and_names_no_best() -> None:
     curve = budget_curve(steps, steps)
     assert [point.emitted for point in curve.points] == [3, 5, 6, 7]
     assert [point.accepted_drafts for point in curve.points] == [0, 2, 3, 4]
-    assert [point.ms for point in curve.points] == [60, 60, 60, 60]  # 3 medians of 20; uncut: 10 + 20 + 30
+    assert [point.ms for point in curve.points] == [60, 60, 60, 60]  # 3 means of 20
     assert curve.tokens_per_second(curve.points[-1]) == pytest.approx(7 / 0.060)
     assert [curve.emitted(point) for point in curve.points][::3] == [1.0, pytest.approx(7 / 3)]
     assert (curve.measured, curve.best) == ([3], None)
     (time,) = curve.times
     assert (time.source, time.rows, time.steps) == ("dflash", 4, 3)
     assert (time.draft, time.verify, time.total) == (1.0, 19.0, 20.0)
+    assert [point.ms for point in budget_curve(steps[:1], steps).points] == [20] * 4
 
 
 def test_times_are_a_staircase_in_rows() -> None:
@@ -268,5 +269,6 @@ def test_the_last_point_is_the_run_itself(temperature: float) -> None:
     assert (curve.steps, last.budget) == (given.summary.steps, 15)
     assert (last.emitted, last.accepted_drafts) == (given.summary.committed, given.summary.accepted_drafts)
     assert curve.emitted(last) == given.summary.tau
+    assert last.ms == pytest.approx(sum(step.timing_ms.total for step in given.steps if step.timing_ms))
     emitted = [point.emitted for point in curve.points]
     assert emitted == sorted(emitted) and emitted[0] == curve.steps
