@@ -8,7 +8,7 @@ bonus token may differ. It is an estimate of a run with that budget: such a run 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -114,7 +114,7 @@ class Curve:
     left_out: int  # steps of smaller budgets, which cannot tell of all points
     points: list[Point]
     times: list[RowTime]
-    measured: list[int]  # budgets that steps were drafted with and timed at
+    measured: list[int]  # budgets that LEAST_TIMED steps or more were timed at
 
     def emitted(self, point: Point) -> float | None:
         """Committed tokens a step."""
@@ -184,14 +184,16 @@ def _cost(step: Step, budget: int, stairs: Mapping[str | None, Stair]) -> float 
 
 def _row_times(steps: Iterable[Step]) -> tuple[list[RowTime], list[int]]:
     groups: dict[tuple[str | None, int], list[Step]] = defaultdict(list)
-    measured = set()
+    timed: Counter[int] = Counter()
     for step in steps:
         budget = budget_of(step)
         if budget is not None and step.timing_ms is not None:
             groups[_source(step), _rows(step)].append(step)
-            measured.add(budget)
+            timed[budget] += 1
     order = sorted(groups, key=lambda group: (group[0] or "", group[1]))
-    return [_row_time(*group, groups[group]) for group in order], sorted(measured)
+    return [_row_time(*group, groups[group]) for group in order], sorted(
+        budget for budget, count in timed.items() if count >= LEAST_TIMED
+    )
 
 
 def _row_time(source: str | None, rows: int, steps: Sequence[Step]) -> RowTime:

@@ -44,6 +44,7 @@ export function watchRun(started) {
     store.run = new Run(started);
     store.follow = true;
     store.pasted = null;
+    store.whatif = null;
     show(-1);
   }
   setError(null);

@@ -15,7 +15,7 @@ export function cutAt(view, budget) {
   const greedy = step.sampling?.rule === "greedy";
   return {
     budget: at,
-    cut: at < size,
+    cut: at < size && path.length > 0, // a pasted tree has no walk
     path: path.slice(0, kept),
     emitted: Math.min(kept, committed),
     bonusKnown: greedy || !lost,
@@ -24,11 +24,10 @@ export function cutAt(view, budget) {
 
 /** [{from, to, emitted}]: runs of budgets that emit as many tokens. */
 export function segments(view) {
-  const out = [];
-  for (let budget = 0; budget <= view.size; budget++) {
-    const { emitted } = cutAt(view, budget);
-    if (out.at(-1)?.emitted === emitted) out.at(-1).to = budget;
-    else out.push({ from: budget, to: budget, emitted });
-  }
-  return out;
+  const { path, size, committed } = view;
+  return path.slice(0, committed).map((from, i) => ({
+    from,
+    to: i + 1 < Math.min(path.length, committed) ? path[i + 1] - 1 : size,
+    emitted: i + 1,
+  }));
 }

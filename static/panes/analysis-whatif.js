@@ -4,7 +4,7 @@
 import { $, el, handle, token } from "../core/dom.js";
 import { count, fixed, millis } from "../core/format.js";
 import { setWhatif, store } from "../core/store.js";
-import { measured, startMeasuring } from "../parts/measure.js";
+import { measured, measuring, startMeasuring } from "../parts/measure.js";
 import { chart, upright } from "./chart.js";
 
 const slider = handle("whatif-run");
@@ -111,7 +111,7 @@ function note({ steps, left_out, points, measured: budgets, best: winner }) {
 
 function drawMeasure(at) {
   const button = handle("measure");
-  const state = measured.state(store.run.id);
+  const state = measuring(store.run.id);
   const other = store.model?.target?.name !== store.run.head.target.name;
   button.textContent = state.at ?? `Measure budget ${at}`;
   button.disabled = Boolean(state.at) || other || store.connection.state !== "open";
@@ -153,4 +153,5 @@ export function drawWhatIf({ whatif }) {
 
 slider.addEventListener("input", () => setWhatif(Number(slider.value)));
 best.addEventListener("click", () => setWhatif(shown.best));
+handle("measure-stop").addEventListener("click", () => measuring(store.run.id).stop?.());
 handle("measure").addEventListener("click", () => startMeasuring(store.run, budgetOf(shown)));

@@ -229,6 +229,7 @@ def test_a_row_count_of_few_steps_is_not_taken_as_measured() -> None:
     large = [drafted(7, 2, 20.0) for _ in range(3)]
     curve = budget_curve(large, [*small, *large])
     assert [point.ms for point in curve.points] == [60.0] * 8
+    assert (curve.measured, curve.best) == ([7], None)
 
 
 def test_nothing_drafted_is_charged_the_time_of_plain_steps() -> None:
