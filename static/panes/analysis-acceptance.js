@@ -65,7 +65,7 @@ function drawDepths(depths) {
       curve("of reached", "conditional", "--ink-2", "dash", "circle-open"),
       curve("of all steps", "unconditional", "--accepted", "solid", "square"),
     ],
-    { x: { title: "depth", dtick: 1 }, y: { title: "accepted", range: [0, 1.02] }, words: words.join("; "), legend: true },
+    { x: { title: "depth", dtick: 1 }, y: { title: "accepted", range: [0, 1.02] }, words: words.join("; "), legend: "top" },
   );
 }
 

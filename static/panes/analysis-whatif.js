@@ -48,7 +48,7 @@ function drawCharts({ points, best: winner }, at) {
     x: budget,
     y: { title: "tok/step", rangemode: "tozero" },
     words: said("committed tokens a step", emitted),
-    legend: measured(store.run.id).length > 0,
+    legend: measured(store.run.id).length ? "bottom" : undefined,
     shapes: [upright(at)],
   });
   const top = winner === null ? null : points[winner];
@@ -56,7 +56,7 @@ function drawCharts({ points, best: winner }, at) {
     x: budget,
     y: { title: "tok/s", rangemode: "tozero" },
     words: said("tokens a second", speed),
-    legend: measured(store.run.id).length > 0,
+    legend: measured(store.run.id).length ? "bottom" : undefined,
     shapes: [upright(at)],
     annotations: top
       ? [{ x: top.budget, y: speed(top), text: `<b>best ${top.budget}</b>`, yshift: 12, xanchor: "left" }]
@@ -104,7 +104,7 @@ function note({ steps, left_out, points, measured: budgets, best: winner }) {
     );
   else if (budgets.length)
     parts.push(
-      `Only budget ${budgets.join(", ")} was measured in this run: smaller ones are charged its time, so their tokens/s are the least to expect and no best can be named. Measure one to see.`,
+      `Only budget ${budgets.join(", ")} was measured in this run: smaller ones are charged its time, unless enough steps had fewer rows, so their tokens/s are the least to expect and no best can be named. Measure one to see.`,
     );
   return parts.join(" ");
 }

@@ -23,9 +23,10 @@ function axis(title, more) {
 
 /**
  * Draw traces into an element, which keeps its one plot, and say them in words to those who cannot see it.
- * @param {{x: object, y: object, words: string, legend?: boolean, shapes?: object[]}} form axes: {title, ...}
+ * @param {{x: object, y: object, words: string, legend?: "top" | "bottom", shapes?: object[],
+ *   annotations?: object[]}} form axes: {title, ...}; where the legend stands
  */
-export function chart(host, traces, { x, y, words, legend = false, shapes = [], annotations = [] }) {
+export function chart(host, traces, { x, y, words, legend, shapes = [], annotations = [] }) {
   host.setAttribute("aria-label", words);
   const { title: titleX, ...moreX } = x;
   const { title: titleY, ...moreY } = y;
@@ -41,8 +42,15 @@ export function chart(host, traces, { x, y, words, legend = false, shapes = [], 
       font: font("--ink-2"),
       xaxis: axis(titleX, moreX),
       yaxis: axis(titleY, moreY),
-      showlegend: legend,
-      legend: { x: 1, y: 1, xanchor: "right", yanchor: "top", font: font("--ink-2"), bgcolor: token("--veil") },
+      showlegend: Boolean(legend),
+      legend: {
+        x: 1,
+        y: legend === "bottom" ? 0 : 1,
+        xanchor: "right",
+        yanchor: legend ?? "top",
+        font: font("--ink-2"),
+        bgcolor: token("--veil"),
+      },
       hovermode: false,
       shapes,
       annotations: annotations.map((one) => ({ showarrow: false, font: font("--ink"), ...one })),

@@ -24,7 +24,7 @@ function sentence(view, found) {
   const accepted = `${Math.min(found.path.length - 1, view.committed)} accepted`;
   if (!found.cut) {
     const enough = Math.max(...view.path);
-    const spare = enough < view.size ? `; ${count(enough, "node")} would have accepted as many` : "";
+    const spare = enough < view.size ? `; ${count(enough, "node")} would have done` : "";
     return [`as run: ${accepted}${spare}`];
   }
   if (found.emitted < found.path.length) return [accepted, ", cut by the end of the text"];
@@ -72,6 +72,7 @@ function drawRuler() {
   out.replaceChildren(num(found.budget));
   ruler.dataset.emitted = found.emitted;
   say.replaceChildren(...sentence(view, found));
+  say.title = say.textContent;
   drawSegments(view, found);
   dim(view, found);
 }
