@@ -14,7 +14,7 @@ void look_for_change(const std::atomic<unsigned>& number, unsigned seen) {
 #if defined(__x86_64__)
         _mm_pause();
 #endif
-        if (looked % 4096 == 0) std::this_thread::yield();
+        if (looked % 256 == 0) std::this_thread::yield();
     }
 }
 
