@@ -244,7 +244,7 @@ def test_the_default_model() -> None:
     )
     assert target.tokenizer.decode(logits[0].argmax()) == " Paris"
     drafter = ddtree.load_drafter(target=target)
-    assert (drafter.block_size, drafter.taps) == (8, (1, 8, 15, 22, 28))
+    assert (drafter.block_size, drafter.taps) == (8, (1, 8, 15, 22, 29))
 
 
 KILLED = """

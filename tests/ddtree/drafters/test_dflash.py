@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,8 @@ from tiny_models import BASE, VOCAB, twins
 import ddtree
 from ddtree.drafters.assistant import make_assistant
 from ddtree.drafters.base import Context, DraftFault
-from ddtree.drafters.dflash import DFlashDrafter, DFlashModel
-from ddtree.drafters.dflash_config import read_config
+from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.target import Target
-
-SHIPPED = Path(__file__).parents[3] / "ddtree" / "pretrained" / "smollm2-135m-dflash"
 
 
 @pytest.fixture(scope="module")
@@ -59,37 +55,6 @@ def test_the_block_is_transformers_arithmetic(target: Target, drafter: DFlashDra
         logits = drafter.logits(state, Context(given.token_ids[:end], given.features), 6)
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     assert state.length == 11
-
-
-@torch.inference_mode()
-def test_so_are_the_shipped_weights() -> None:
-    from safetensors.torch import load_file
-
-    config, weights = read_config(SHIPPED), load_file(SHIPPED / "model.safetensors")
-    model = DFlashModel(config, 1536)
-    model.load_state_dict(weights)
-    reference = make_assistant(config, weights)
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(20, 5 * 576, generator=generator)
-    block = torch.randn(8, 576, generator=generator)
-    state = DFlashDrafter("shipped", config, model, _Shell()).new_state(30)
-    model.extend(state, features[:13])
-    model.extend(state, features[13:])
-    expected = reference(noise_embeds=block[None], context_hidden_states=features[None]).last_hidden_state[0]
-    torch.testing.assert_close(model(state, block), expected[1:], rtol=1e-4, atol=1e-4)
-
-
-class _Shell:
-    """What a drafter asks of a target besides its embedding and head."""
-
-    device, dtype, vocab_size = torch.device("cpu"), torch.float32, 49152
-
-    class model:
-        @staticmethod
-        def get_input_embeddings() -> None: ...
-
-    @staticmethod
-    def head(states: torch.Tensor) -> torch.Tensor: ...
 
 
 def test_the_block_starts_with_the_root_and_then_masks(drafter: DFlashDrafter, target: Target) -> None:
@@ -200,8 +165,8 @@ def test_a_vocabulary_of_its_own_is_translated(target: Target) -> None:
 
 @pytest.mark.model
 def test_the_shipped_drafter_drafts_what_the_default_model_says() -> None:
-    """How often the likeliest first token is the target's greedy one, along three answers of 40 tokens: .30
-    here, .29 over many prompts, .075 where a mask stands in the root's place."""
+    """How often the likeliest first token is the target's greedy one, along three answers of 40 tokens: .38
+    here."""
     target = ddtree.load_target()
     drafter = ddtree.load_drafter(target=target)
     one = torch.ones(1, 1, dtype=torch.bool)
@@ -224,4 +189,4 @@ def test_the_shipped_drafter_drafts_what_the_default_model_says() -> None:
             ids.append(int(logits[0].argmax()))
             hits += int(guess) == ids[-1]
             total += 1
-    assert hits / total > 0.2
+    assert hits / total > 0.3

@@ -32,9 +32,11 @@ def config(**changes: Any) -> dict[str, Any]:
 
 def test_the_shipped_checkpoint() -> None:
     shipped = read_config(SHIPPED)
-    assert (shipped.block_size, shipped.mask_token_id) == (8, 16)
-    assert shipped.target_layer_ids == (1, 8, 15, 22, 28)
-    assert (shipped.num_layers, shipped.num_heads, shipped.num_key_heads, shipped.head_dim) == (2, 9, 3, 64)
+    assert shipped.block_size == 8
+    assert shipped.target_layer_ids == (1, 8, 15, 22, 29)
+    assert (shipped.num_layers, shipped.num_heads, shipped.num_key_heads, shipped.head_dim) == (1, 9, 3, 64)
+    assert (shipped.direct_path, shipped.slots, shipped.slot_intermediate_size) == (True, "heads", 768)
+    assert shipped.target_fingerprint is not None
     assert shipped.rope_theta == 100000.0
     check_target(shipped, num_layers=30, hidden_size=576, vocab_size=49152)
 
