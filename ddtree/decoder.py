@@ -11,6 +11,7 @@ import datetime
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +185,10 @@ class TreeDecoder:
         """One round: commits at least one token, or fails and ends the run (the step's `error` says why)."""
         if run.finish_reason is not None:
             raise ValueError(f"the run has finished ({run.finish_reason}); start another")
+        with nullcontext() if self.target.native is None else self.target.native.alone():
+            return self._step(run)
+
+    def _step(self, run: Run) -> Step:
         settings = self.resolve(self._settings).model_copy(update={"seed": run.settings.seed})
         clock = StageClock()
         record = StepRecord(self.tokens, run.steps, run.token_ids[-1], run.root_position, settings)

@@ -8,7 +8,8 @@ transformers' own forward on a tree pass; the model's modules stay as they are, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,23 @@ class NativePass:
         self._vocab_size = vocab_size
         self._dtype = dtype
         self.weight_bytes = weight_bytes
+        self._workers: int | None = None  # None: as many as torch's threads
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within: torch's threads work on this pass alone. What else a step asks of torch is too small for
+        more than one, and waits for the others long where another process wants the core."""
+        threads = torch.get_num_threads()
+        if threads == 1 or self._workers is not None:
+            yield
+            return
+        self._workers = threads
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            self._workers = None
 
     def __call__(
         self,
@@ -73,7 +91,7 @@ class NativePass:
             stride,
             logits.data_ptr(),
             last_only,
-            torch.get_num_threads(),
+            self._workers or torch.get_num_threads(),
         )
         return logits
 
@@ -81,7 +99,8 @@ class NativePass:
         """The output head over final states [n, H] in the model's dtype -> logits [n, V]."""
         states = states.contiguous()
         logits = torch.empty(states.shape[0], self._vocab_size, dtype=self._dtype)
-        self._forward.head(states.data_ptr(), states.shape[0], logits.data_ptr(), torch.get_num_threads())
+        workers = self._workers or torch.get_num_threads()
+        self._forward.head(states.data_ptr(), states.shape[0], logits.data_ptr(), workers)
         return logits
 
 

@@ -47,6 +47,7 @@ class FakeTarget:
         self.name, self.device, self.dtype = "fake", torch.device("cpu"), torch.float32
         self.num_layers, self.hidden_size, self.notes = 1, 1, []
         self.model = SimpleNamespace()
+        self.native = None
         self.passes: list[dict[str, Any]] = []
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> FakeCache:

@@ -125,6 +125,17 @@ def test_workers_change_nothing(dtype: torch.dtype, two_threads: None) -> None:
             assert torch.equal(mine, theirs)
 
 
+def test_alone_torchs_threads_work_on_the_pass(two_threads: None) -> None:
+    target, _ = twins(*FAMILIES["llama"])
+    assert target.native is not None
+    with target.native.alone(), target.native.alone():
+        assert torch.get_num_threads() == 1
+        assert target.native._workers == 2
+        scored(target, [1, 2], TREE, PARENTS)
+    assert torch.get_num_threads() == 2
+    assert target.native._workers is None
+
+
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 31, 32, 33, 64, 70])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_number_of_rows(rows: int, dtype: torch.dtype, instruction_set: str) -> None:
