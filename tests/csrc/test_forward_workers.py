@@ -17,7 +17,7 @@ SOURCES = ("forward", "forward_avx2", "forward_avx512", "matrix", "team", "produ
 
 
 @pytest.mark.skipif(not _kernels.can_run_forward(), reason="needs AVX2 and FMA")
-@pytest.mark.parametrize("sanitizer", ["thread", "address"])
+@pytest.mark.parametrize("sanitizer", ["thread", pytest.param("address", marks=pytest.mark.proof)])
 def test_workers_agree_without_a_race(sanitizer: str, tmp_path: Path) -> None:
     compiler = os.environ.get("CXX", "g++")
     common = f"-std=c++20 -O1 -g -Wno-psabi -Icsrc -Icsrc/include -pthread -fsanitize={sanitizer}".split()
