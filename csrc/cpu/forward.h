@@ -78,7 +78,7 @@ template <class X>
 struct Desk {
     X* normed;          // [rows, width]
     float* part;        // [rows, 64]: outputs of the blocks in work
-    float* attention;   // kAttentionFloats<...>
+    float* attention;   // attention_floats(shape, rows)
     std::byte* room;    // for products: x prepared, weights unpacked
 };
 

@@ -143,10 +143,10 @@ struct PassShare {
         for (std::int64_t i = 0; i < model.shape.head_dim; ++i) x[i] *= weights == nullptr ? factor : factor * weights[i];
     }
 
-    // One head of all rows, in desk.part[r][0 .. head_dim): normed, turned, and where it belongs.
-    DDTREE_INLINE void place_head(const Layer& layer, int index, std::int64_t head, const float* part, std::int64_t stride, int r) const {
+    // A head of row r, in head_part()[r]: normed, turned, and put where it belongs.
+    DDTREE_INLINE void place_head(const Layer& layer, int index, std::int64_t head, int r) const {
         const Shape& shape = model.shape;
-        float* x = const_cast<float*>(part) + r * stride;
+        float* x = head_part() + r * shape.head_dim;
         if (head < shape.heads) {
             if (!layer.query_norm.empty()) scale_by(x, layer.query_norm.data(), inverse_norm(x, shape.head_dim));
             turn(x, pass.positions[r]);
@@ -183,7 +183,7 @@ struct PassShare {
                                      static_cast<std::size_t>(some * kBlock) * sizeof(float));
                 b += some;
             }
-            for (int r = 0; r < pass.rows; ++r) place_head(layer, index, head, head_part(), shape.head_dim, r);
+            for (int r = 0; r < pass.rows; ++r) place_head(layer, index, head, r);
         }
     }
     DDTREE_INLINE float* head_part() const { return desk.part + pass.rows * kPart; }

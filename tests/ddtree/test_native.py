@@ -224,7 +224,7 @@ QUANTISED = [("Q4_0", 2), ("Q4_1", 3), ("Q8_0", 8)]
 @pytest.mark.parametrize(("name", "kind"), QUANTISED)
 def test_gguf_blocks_give_the_bits_of_their_bfloat16_weights(name: str, kind: int) -> None:
     """Each layer read as the file holds it against the same layer dequantised and rounded to bfloat16."""
-    target, reference = twins("llama", {**BASE, "tie_word_embeddings": False}, dtype=torch.bfloat16)
+    target, _ = twins("llama", {**BASE, "tie_word_embeddings": False}, dtype=torch.bfloat16)
     blocks = {}
     with torch.no_grad():
         for parameter, weight in [*target.model.named_parameters()]:
@@ -250,7 +250,6 @@ def test_gguf_blocks_give_the_bits_of_their_bfloat16_weights(name: str, kind: in
         target.native = one
         chains.append(scored(target, [1], long, list(range(-1, 66)))[0])
     assert torch.equal(*chains)
-    assert reference is not None
 
 
 def test_a_tree_pass_is_that_of_the_modules_within_rounding() -> None:

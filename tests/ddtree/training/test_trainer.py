@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny_drafters
 import torch
 from tiny_texts import random_cache
 
-from ddtree.drafters.dflash_config import DFlashConfig
 from ddtree.training import trainer as trainer_module
 from ddtree.training.features import FeatureCache
 from ddtree.training.learner import Learner
@@ -30,20 +30,10 @@ SETTINGS = TrainSettings(
     warm_up=5,
     learning_rate=3e-3,
 )
-CONFIG = DFlashConfig(
+CONFIG = dataclasses.replace(
+    tiny_drafters.CONFIG,
     block_size=8,
-    mask_token_id=4,
-    target_layer_ids=(0, 2, 3),
     num_layers=1,
-    hidden_size=64,
-    num_heads=4,
-    num_key_heads=2,
-    head_dim=16,
-    rms_norm_eps=1e-5,
-    rope_theta=5000.0,
-    max_context=256,
-    vocab_size=211,
-    num_target_layers=4,
     direct_path=True,
     slots="heads",
     slot_intermediate_size=48,
