@@ -18,14 +18,12 @@ function drawHeat(cells) {
   const at = (row, rank) => row[rank]?.[what] ?? null;
   const z = cells.map((row) => ranks.map((rank) => (row[rank]?.proposed ? at(row, rank) : null)));
   const rate = what === "conditional";
-  const text = z.map((row) => row.map((v) => (v === null ? "" : rate ? v.toFixed(2).replace(/^0/, "") : String(v))));
+  const shown = (v) => (rate ? v.toFixed(2).replace(/^0/, "") : String(v));
   const trace = {
     type: "heatmap",
     x: ranks,
     y: cells.map((_, depth) => depth + 1),
     z,
-    text,
-    texttemplate: width * cells.length <= LABELLED ? "%{text}" : "",
     zmin: 0,
     ...(rate ? { zmax: 1 } : {}),
     xgap: 1,
@@ -37,8 +35,20 @@ function drawHeat(cells) {
     showscale: false,
     hoverinfo: "skip",
   };
+  const most = rate ? 1 : Math.max(1, ...z.flat());
+  const numbers = z.flatMap((row, depth) => row.map((v, rank) => ({ v, x: rank, y: depth + 1 }))).filter(({ v }) => v !== null);
+  const labels = {
+    type: "scatter",
+    mode: "text",
+    x: numbers.map(({ x }) => x),
+    y: numbers.map(({ y }) => y),
+    text: numbers.map(({ v }) => shown(v)),
+    textfont: { color: numbers.map(({ v }) => token(v > most / 2 ? "--accepted-ink" : "--ink-2")) },
+    hoverinfo: "skip",
+  };
+  const traces = width * cells.length <= LABELLED ? [trace, labels] : [trace];
   const words = cells.map((row, depth) => `depth ${depth + 1}: ${ranks.map((rank) => fixed(at(row, rank), rate ? 2 : 0)).join(" ")}`);
-  chart($("#chart-heat"), [trace], {
+  chart($("#chart-heat"), traces, {
     x: { title: "rank", dtick: 1, showgrid: false },
     y: { title: "depth", dtick: 1, autorange: "reversed", showgrid: false },
     words: `${heat.selectedOptions[0].textContent}, by rank; ${words.join("; ")}`,
@@ -96,6 +106,10 @@ function drawRanks({ upto, counts, beyond }) {
   );
 }
 
+/** Whether the next bin stands where this one's count would: with many tokens of little probability. */
+const crowded = (bins, i) =>
+  i + 1 < bins.length && bins[i + 1].draft - bins[i].draft < 0.07 && Math.abs(bins[i + 1].rate - bins[i].rate) < 0.08;
+
 function drawCalibration(bins) {
   const full = bins.filter((bin) => bin.nodes > 0);
   const trace = {
@@ -103,7 +117,7 @@ function drawCalibration(bins) {
     mode: "markers+text",
     x: full.map((bin) => bin.draft),
     y: full.map((bin) => bin.rate),
-    text: full.map((bin) => String(bin.nodes)),
+    text: full.map((bin, i) => (crowded(full, i) ? "" : String(bin.nodes))),
     textposition: "middle right",
     textfont: { color: token("--ink-3") },
     marker: { size: 7, color: token("--stage-verify") },
@@ -123,7 +137,7 @@ function drawCalibration(bins) {
   );
   chart($("#chart-calibration"), [trace], {
     x: { title: "probability the drafter gave", range: [0, 1.06] },
-    y: { title: "target agreed", range: [0, 1.02] },
+    y: { title: "target agreed", range: [-0.02, 1.06] },
     words: words.join("; "),
     shapes: [ideal],
   });
@@ -139,7 +153,7 @@ function note({ ranks, steps }) {
       `: in ${near} the target’s token was among the drafter’s first 8, within reach of a larger budget; in ${ranks.beyond} it was beyond the first ${ranks.upto.at(-1)}, the drafter’s own miss`,
     );
   parts.push(
-    `. ${ranks.undrafted} ended where nothing was drafted. Calibration counts every node whose parent the walk stood on, with 95 % intervals (Wilson) and the number of nodes; on the dashed line the drafter is right about itself.`,
+    `. ${ranks.undrafted} ended where nothing was drafted. Calibration counts every node whose parent the walk stood on, with 95 % intervals (Wilson) and, where there is room, the number of nodes; on the dashed line the drafter is right about itself.`,
   );
   return parts.join("");
 }

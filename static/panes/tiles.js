@@ -14,7 +14,7 @@ const GROUPS = [
   ["sample", ["sample"]],
   ["rest", ["build", "encode", "commit", "other"]],
 ];
-const LABELLED = 0.19; // share of the bar from which a stage has room for its name
+const LABELLED = 0.28; // share of the bar from which a stage has room for its name
 
 function tile(name, value, unit, title) {
   return el(

@@ -163,7 +163,7 @@ def test_acceptance_shows_the_librarys_figures(opened: Scope, analysis: Analysis
     for name in ("conditional", "accepted", "reached", "proposed"):
         opened.handle("heat").select_option(name)
         opened.page.wait_for_timeout(150)
-        (heat,) = plotted(opened, "heat")
+        heat, numbers = plotted(opened, "heat")
         width = max(map(len, found.cells))
         assert heat["z"] == [
             [
@@ -172,11 +172,14 @@ def test_acceptance_shows_the_librarys_figures(opened: Scope, analysis: Analysis
             ]
             for row in found.cells
         ]
+        shown = [value for row in heat["z"] for value in row if value is not None]
+        assert [float(text) for text in numbers["text"]] == [round(value, 2) for value in shown]
     assert plotted(opened, "rank")[0]["y"] == [*found.ranks.counts, found.ranks.beyond]
     (bins,) = plotted(opened, "calibration")
     full = [each for each in found.calibration if each.nodes]
     assert bins["y"] == [each.rate for each in full]
-    assert bins["text"] == [str(each.nodes) for each in full]
+    assert all(text in ("", str(each.nodes)) for text, each in zip(bins["text"], full, strict=True))
+    assert bins["text"][-1] == str(full[-1].nodes)  # nothing stands beside the last
     assert bins["error_y"]["array"] == pytest.approx(
         [each.interval[1] - each.rate for each in full if each.interval and each.rate is not None]
     )
