@@ -49,6 +49,7 @@ class Trainer:
         )
         if self._checkpoint.is_file():
             self._load()
+        self._cut_log()
         self._losses: list[str] = []
 
     @property
@@ -128,7 +129,10 @@ class Trainer:
             computed.copy_(weight)
 
     def _save(self) -> None:
-        """The checkpoint, then the losses up to it: a kill in between loses lines of the log, no work."""
+        """The losses up to here, then the checkpoint: after a kill in between, `_cut_log` puts it right."""
+        with self._log.open("a", encoding="utf-8") as log:
+            log.writelines(self._losses)
+        self._losses.clear()
         held = io.BytesIO()
         state: dict[str, Any] = {
             "step": self.step,
@@ -138,9 +142,6 @@ class Trainer:
         }
         torch.save(state, held)
         write_atomically(self._checkpoint, held.getvalue())
-        with self._log.open("a", encoding="utf-8") as log:
-            log.writelines(self._losses)
-        self._losses.clear()
 
     def _load(self) -> None:
         state = torch.load(self._checkpoint, map_location=self.learner.head.device, weights_only=True)
@@ -150,3 +151,9 @@ class Trainer:
                 weight.copy_(saved)
         self.optimiser.load_state_dict(state["optimiser"])
         self._to_model()
+
+    def _cut_log(self) -> None:
+        """Leaves a line for each step done: those after the checkpoint are trained again."""
+        if self._log.is_file():
+            lines = self._log.read_text(encoding="utf-8").splitlines(keepends=True)
+            write_atomically(self._log, "".join(lines[: self.step]).encode())
