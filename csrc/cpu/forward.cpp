@@ -66,11 +66,13 @@ Room<X> lay_out(const Shape& shape, int rows, int workers, Stretch& stretch) {
 
 template <class X>
 Product<X> choose_product(const ForwardKernels& kernels) {
-    if constexpr (sizeof(X) == sizeof(float))
+    if constexpr (sizeof(X) == sizeof(float)) {
         return kernels.product_float;
-    else
-        return instruction_set() == InstructionSet::avx512 && has_amx() ? Product<X>{prepare_amx, product_amx}
-                                                                          : kernels.product_bfloat16;
+    } else {
+        if (instruction_set() == InstructionSet::avx512 && has_amx()) return {prepare_amx, product_amx};
+        if (has_pairs()) return {prepare_pairs, product_pairs};
+        return kernels.product_bfloat16;
+    }
 }
 
 template <class X>

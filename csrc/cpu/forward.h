@@ -120,6 +120,14 @@ void product_amx(const Matrix& w, const BFloat16* x, std::int64_t x_stride, int 
 // Whether this machine and its system have AMX tiles; asks the system for them the first time.
 bool has_amx();
 
+// Products by AVX512-BF16, for machines without AMX.
+void prepare_pairs(const Matrix& w, const BFloat16* x, std::int64_t x_stride, int rows, std::byte* room);
+void product_pairs(const Matrix& w, const BFloat16* x, std::int64_t x_stride, int rows, std::int64_t first_block, int blocks,
+                   float* out, std::int64_t out_stride, std::byte* room);
+
+// Whether this machine has them, and instruction_set() allows them.
+bool has_pairs();
+
 // A model with its workspace and its workers.
 template <class X>
 class Forward {

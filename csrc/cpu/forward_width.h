@@ -23,13 +23,16 @@ struct VectorProduct {
 
     template <int R, int V, class X>
     static DDTREE_INLINE void some(const Matrix& w, const float* x, std::int64_t x_stride, std::int64_t block, float* out,
-                                   std::int64_t out_stride) {
+                                   std::int64_t out_stride, bool ask) {
         constexpr int kOfBlock = kBlock / W;
+        constexpr int kLines = V / kOfBlock * kGroup * kBlock * static_cast<int>(sizeof(X)) / 64;
         Float sum[R][V] = {};
         const std::byte* tiles[V / kOfBlock];
         for (int b = 0; b < V / kOfBlock; ++b) tiles[b] = w.tile(block + b, 0);
         const std::int64_t step = w.step(block);
         for (std::int64_t g = 0; g < w.groups(); ++g) {
+            if (ask)
+                for (int line = 0; line < kLines; ++line) w.ask_ahead(tiles[0], block, line);
 #pragma GCC unroll 4
             for (int k = 0; k < kGroup; ++k) {
                 Float weights[V];
@@ -49,9 +52,11 @@ struct VectorProduct {
                                       float* out, std::int64_t out_stride) {
         int r = 0;
         for (; r + kRows <= rows; r += kRows)
-            some<kRows, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride);
-        for (; r + 4 <= rows; r += 4) some<4, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride);
-        for (; r < rows; ++r) some<1, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride);
+            some<kRows, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride, r == 0);
+        for (; r + 4 <= rows; r += 4)
+            some<4, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride, r == 0);
+        for (; r < rows; ++r)
+            some<1, V, X>(w, x + r * x_stride, x_stride, block, out + r * out_stride, out_stride, r == 0);
     }
 
     template <class X>

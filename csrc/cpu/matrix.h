@@ -65,6 +65,12 @@ struct Matrix {
     }
     DDTREE_INLINE std::int64_t step(std::int64_t block) const { return together(block) * tile_bytes(storage); }
 
+    // Asks memory for a line of the tiles that a worker reads after these four blocks: a stream that is asked for
+    // by hand comes twice as fast as one that the processor has to notice. tile: of group g; line: within its step.
+    DDTREE_INLINE void ask_ahead(const std::byte* tile, std::int64_t block, int line) const {
+        __builtin_prefetch(tile + groups() * step(block) + line * 64, 0, 2);
+    }
+
    private:
     DDTREE_INLINE std::int64_t together(std::int64_t block) const {
         const std::int64_t left = blocks() - block / kTogether * kTogether;
