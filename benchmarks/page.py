@@ -42,7 +42,9 @@ def run(page: Page, budget: int, tokens: int, temperature: float) -> None:
     for name, value in values.items():
         page.get_by_test_id(name).fill(str(value))
     page.get_by_test_id("chat").uncheck()
+    before = page.url
     page.get_by_test_id("run").click()
+    page.wait_for_function("before => location.href !== before", arg=before)  # the run's own address
     page.get_by_test_id("state").get_by_text("Finished").wait_for(timeout=LIMIT_S * 1000)
 
 
@@ -72,7 +74,7 @@ def measure_drawing(page: Page, budget: int, tokens: int) -> None:
 def measure_heap(page: Page, session: CDPSession, budget: int, wanted: int) -> None:
     run(page, budget, 24, 1.0)
     before = heap(session)
-    run(page, budget, 2 * wanted, 1.5)
+    run(page, budget, 2 * wanted, 2.5)  # so hot that hardly a stop token is drawn
     seen = steps(page)
     growth = (heap(session) - before) / MIB
     print(f"heap    budget {budget}: {growth:+.1f} MiB over {seen} steps, from {before / MIB:.1f} MiB")
