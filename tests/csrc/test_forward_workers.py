@@ -13,7 +13,16 @@ from ddtree import _kernels
 
 AVX512 = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512"
 FLAGS = {"forward_avx2": "-mavx2 -mfma", "forward_avx512": AVX512}
-SOURCES = ("forward", "forward_avx2", "forward_avx512", "matrix", "team", "product_amx", "product_pairs", "instruction_set")
+SOURCES = [
+    "forward",
+    "forward_avx2",
+    "forward_avx512",
+    "matrix",
+    "team",
+    "product_amx",
+    "product_pairs",
+    "instruction_set",
+]
 
 
 @pytest.mark.skipif(not _kernels.can_run_forward(), reason="needs AVX2 and FMA")
