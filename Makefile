@@ -27,7 +27,7 @@ serve: $(VENV)/.ready
 test: $(VENV)/.ready-test chromium
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest --durations=12 -rs -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/pytest --durations=12 -rsfE -n 2 --dist loadfile $(ARGS)
 
 proof: $(VENV)/.ready-test chromium
 	@$(BIN)/python benchmarks/proof.py $(ARGS)

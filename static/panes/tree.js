@@ -23,6 +23,9 @@ const section = plot.closest("section");
 let view = null;
 let plan = null;
 let drawn = { from: 0, to: 0 };
+let hot = null; // the node that is pointed at, here or in a list
+let carded = null; // the same where it is pointed at or focused here: its card is shown
+let pointer = null; // the last event of the pointer over the tree
 let look = null; // colours, sizes and fonts, read again when the theme changes
 
 function readLook() {
@@ -89,7 +92,7 @@ function reveal(item) {
 function drawTree(changed) {
   const next = shownView();
   plot.toggleAttribute("data-empty", !next);
-  card.hidden = true;
+  if (next !== view) setHot(null);
   if (!next) return clear();
   if (!look || changed.has("theme")) look = readLook();
   const same = next === view;
@@ -110,6 +113,7 @@ function drawTree(changed) {
   );
   plot.dataset.step = view.step.index ?? "pasted";
   placeHalos();
+  showCard(carded);
   plot.dispatchEvent(
     new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }),
   );
@@ -133,7 +137,7 @@ function placeHalo(halo, n) {
   halo.dataset.shape = item.node.origin;
 }
 
-function placeHalos(hot = null) {
+function placeHalos() {
   placeHalo($(".halo.sel", canvas), store.selected);
   placeHalo($(".halo.hot", canvas), hot);
 }
@@ -189,19 +193,27 @@ plot.addEventListener(
   () => plot.matches(":focus-visible") && view && setHot(store.selected, "keys"),
 );
 plot.addEventListener("blur", () => setHot(null));
-plot.addEventListener("pointermove", (event) => setHot(nodeAt(event), "tree"));
-plot.addEventListener("pointerleave", () => setHot(null));
+plot.addEventListener("pointermove", (event) => {
+  pointer = event;
+  setHot(nodeAt(event), "tree");
+});
+plot.addEventListener("pointerleave", () => {
+  pointer = null;
+  setHot(null);
+});
 plot.addEventListener("click", (event) => selectNode(nodeAt(event)));
 plot.addEventListener("scroll", () => {
   if (!plan) return;
-  card.hidden = true;
+  if (pointer) setHot(nodeAt(pointer), "tree"); // another node may have come under it
+  showCard(carded);
   if (clipped(0)) drawWindow(WINDOW.settled);
 });
 onSettled(() => plan && clipped(WINDOW.settled / 2) && drawWindow(WINDOW.settled));
-onHot((hot, source) => {
-  placeHalos(hot);
-  if (source === "tree" || source === "keys") showCard(hot);
-  else card.hidden = true;
+onHot((n, source) => {
+  hot = n;
+  carded = source === "tree" || source === "keys" ? n : null;
+  placeHalos();
+  showCard(carded);
   plot.style.cursor = source === "tree" && hot != null ? "pointer" : "";
 });
 onTouch(["node"], () => {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fake_engine import FakeEngine, FakeRun
@@ -21,6 +23,12 @@ from ddtree.settings import Settings
 DECODER = FakeEngine().new_decoder(Settings())
 RUN: FakeRun = DECODER.start("p")
 HEAD = DECODER.head(RUN)
+
+
+def in_a_loop(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """In a thread of its own: while Playwright is open, the main thread has a running loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(lambda: asyncio.run(scenario())).result()
 
 
 class Story:
@@ -124,7 +132,7 @@ def test_every_step_comes_once_or_is_told_as_missed(
     kept, app.hub.LOG_FRAMES = app.hub.LOG_FRAMES, log
     Channel.__init__ = remembering  # type: ignore[method-assign]
     try:
-        asyncio.run(scenario())
+        in_a_loop(scenario)
     finally:
         app.hub.LOG_FRAMES = kept
         Channel.__init__ = original  # type: ignore[method-assign]
@@ -153,7 +161,7 @@ def test_replies_of_a_viewer_that_does_not_read_are_bounded() -> None:
         assert await viewer._next() == '"hello"'
         assert json.loads(await viewer._next() or "")["message"] == "50"
 
-    asyncio.run(scenario())
+    in_a_loop(scenario)
 
 
 def test_an_unknown_run_is_told_and_nothing_follows() -> None:
@@ -162,4 +170,4 @@ def test_an_unknown_run_is_told_and_nothing_follows() -> None:
         frames = await drained(Watch("nothing", -1, story.hub, story))  # type: ignore[arg-type]
         assert [(frame["type"], frame["code"]) for frame in frames] == [("error", "not_found")]
 
-    asyncio.run(scenario())
+    in_a_loop(scenario)

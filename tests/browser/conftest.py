@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,10 +15,8 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "app"))
 
-from scope import Scope
+from scope import OpenPage, Scope
 from serving import ServerProcess
-
-OpenPage = Callable[..., Scope]
 
 LAUNCH = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-precise-memory-info"]
 

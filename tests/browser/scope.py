@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,7 @@ class Scope:
         )
         for event in ("dragover", "drop"):
             self.page.dispatch_event("body", event, {"dataTransfer": transfer})
+
+
+OpenPage = Callable[..., Scope]
+"""`open_page(url, width=1440, height=900, theme="light")` of conftest.py."""

@@ -6,9 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from conftest import OpenPage
 from playwright.sync_api import Request, expect
-from scope import Scope
+from scope import OpenPage, Scope
 from serving import ServerProcess
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")

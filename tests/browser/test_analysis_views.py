@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import OpenPage
 from playwright.sync_api import expect
 from replayed import ReplayedServer
-from scope import Scope
+from scope import OpenPage, Scope
 from test_access import findings
 
 from app.analysis import Analysis, analyse

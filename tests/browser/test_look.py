@@ -73,6 +73,22 @@ def test_pointing_at_a_node_marks_it_everywhere(looked_at: Scope) -> None:
     assert "hot" in (looked_at.row(node).get_attribute("class") or "")
 
 
+def test_a_scroll_under_the_pointer_moves_the_card_and_does_not_lose_it(looked_at: Scope) -> None:
+    index = sampled_step(looked_at)
+    looked_at.page.locator(f'[data-testid="text"] [data-step="{index}"]').first.click()
+    looked_at.shows(index)
+    node = looked_at.store("store.view.decisions[0].node")
+    looked_at.point_at(f"{node} ")
+    card = looked_at.page.locator("#card")
+    expect(card).to_contain_text(f"node {node}")
+    looked_at.handle("tree").evaluate("plot => plot.dispatchEvent(new Event('scroll'))")
+    expect(card).to_contain_text(f"node {node}")
+    looked_at.page.wait_for_timeout(100)
+    expect(card).to_be_visible()
+    looked_at.page.mouse.move(2, 2)
+    expect(card).to_be_hidden()
+
+
 def test_a_nodes_origin_stands_in_the_tree_the_table_and_the_card(looked_at: Scope) -> None:
     index = looked_at.store(
         "[...store.run.whole].find(([, step]) => new Set(step.tree.origin).size === 2)[0]"

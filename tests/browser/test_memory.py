@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import OpenPage
 from playwright.sync_api import expect
 from replayed import ReplayedServer
-from scope import Scope
+from scope import OpenPage, Scope
 
 MIB = 1024 * 1024
 MOST_GROWTH = 50 * MIB

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from conftest import OpenPage
 from playwright.sync_api import expect
 from replayed import ReplayedServer
+from scope import OpenPage
 from serving import ServerProcess
 
 

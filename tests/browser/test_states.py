@@ -6,10 +6,9 @@ import json
 import threading
 from pathlib import Path
 
-from conftest import OpenPage
 from playwright.sync_api import expect
 from replayed import ReplayedServer
-from scope import Scope
+from scope import OpenPage, Scope
 
 from app.engine import Progress
 
