@@ -13,6 +13,7 @@ import {
   updateRun,
   watchRun,
 } from "./core/store.js";
+import "./parts/tabs.js"; // first: what is hidden has no size
 import "./panes/tree.js";
 import "./panes/walk.js";
 import "./panes/nodes.js";
@@ -100,4 +101,4 @@ startFiles(watch);
 startPaste();
 startRuns(watch);
 new ResizeObserver(() => touch("size")).observe($(".centre"));
-touch("view", "steps", "run", "model", "connection", "theme");
+touch("view", "steps", "run", "model", "connection", "theme", "tab");

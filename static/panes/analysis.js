@@ -1,20 +1,18 @@
-// The tabs of the centre, the range of steps that is looked at, and the analysis of it, fetched when it is
-// shown: all arithmetic is the server's.
+// The range of steps that is looked at, and the analysis of it, fetched when it is shown: all arithmetic is the
+// server's.
 
-import { $, $$, handle } from "../core/dom.js";
+import { $, handle } from "../core/dom.js";
 import { fetchAnalysis } from "../core/api.js";
 import { count } from "../core/format.js";
 import { onTouch, touch } from "../core/schedule.js";
-import { setTab, store } from "../core/store.js";
+import { store } from "../core/store.js";
 import { drawAcceptance } from "./analysis-acceptance.js";
 import { drawWhatIf } from "./analysis-whatif.js";
 
 const REST = 2000; // ms between two askings while steps come
 
 const pane = handle("analysis");
-const tabs = $$('[role="tab"]');
 const ends = { from: handle("range-from"), to: handle("range-to") };
-const centre = $(".centre");
 const TITLES = { whatif: "What if, by budget", acceptance: "Where acceptance comes from" };
 
 let found = null; // {key, data}
@@ -54,7 +52,7 @@ async function ask(chosen, key) {
 /** Ask for what is shown unless it is there or on its way; while steps come, not too often. */
 function refresh() {
   const chosen = range();
-  if (store.tab === "step" || !chosen) return;
+  if (!TITLES[store.tab] || !chosen) return;
   const key = keyOf(chosen);
   if (asking || found?.key === key || fault?.key === key) return;
   clearTimeout(timer);
@@ -71,24 +69,10 @@ function blank() {
   return null;
 }
 
-function drawTabs() {
-  const { tab } = store;
-  for (const button of tabs) {
-    const on = button.dataset.tab === tab;
-    button.setAttribute("aria-selected", String(on));
-    button.tabIndex = on ? 0 : -1;
-  }
-  centre.dataset.tab = tab;
-  pane.hidden = tab === "step";
-  if (tab === "step") return;
-  pane.setAttribute("aria-labelledby", `tab-${tab}`);
-  $("#h-analysis").textContent = TITLES[tab];
-}
-
 function drawAnalysis() {
-  drawTabs();
   const { tab } = store;
-  if (tab === "step") return;
+  if (!TITLES[tab]) return;
+  $("#h-analysis").textContent = TITLES[tab];
   refresh();
   const message = blank();
   $("#analysis-blank").hidden = message === null;
@@ -106,15 +90,6 @@ function drawAnalysis() {
   (tab === "whatif" ? drawWhatIf : drawAcceptance)(data);
 }
 
-for (const button of tabs) button.addEventListener("click", () => setTab(button.dataset.tab));
-$('[role="tablist"]').addEventListener("keydown", (event) => {
-  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  if (by === undefined) return;
-  event.preventDefault();
-  const next = tabs[(tabs.findIndex((tab) => tab.dataset.tab === store.tab) + by + tabs.length) % tabs.length];
-  setTab(next.dataset.tab);
-  next.focus();
-});
 pane.addEventListener("change", ({ target }) => {
   if (target.name === "scope" && target.value === "range") ends.to.value = Math.max(store.run?.newest ?? 0, 0);
   touch("analysis");
