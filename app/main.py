@@ -30,10 +30,13 @@ from app.api import answer_error, api_router
 from app.engine import LoadEngine, load_engine
 from app.errors import ApiError, shown
 from app.hub import Hub
+from app.lanes import lanes_router
 from app.live import live_router
 from app.metrics import Metrics
+from app.races import RaceStore, races_router
 from app.recorder import Publication, Recorder
 from app.resources import PlotlyScript, RevalidatedFiles, resource_dir, templates, version
+from app.run_list import run_list_router
 from app.runs import RunStore, StoreError
 from app.security import Gate
 from app.settings import MAX_WS_MESSAGE_BYTES, ServerSettings
@@ -64,8 +67,11 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
         lifespan=service.lifespan,
     )
     app.state.service = service
+    app.include_router(run_list_router(service.store, service.hub))
     app.include_router(api_router(settings, service.store, service.hub, service.worker, service.metrics))
     app.include_router(analysis_router(service.store))
+    app.include_router(lanes_router(service.store))
+    app.include_router(races_router(service.races, service.store, service.worker))
     app.include_router(tools_router())
     app.include_router(live_router(service.hub, service.store, service.worker))
     _add_page(app)
@@ -84,6 +90,7 @@ class Service:
         self.hub = Hub()
         self.metrics = Metrics()
         self.store = RunStore(settings.data)
+        self.races = RaceStore(settings.data)
         self.recorder = Recorder(self.store, self.metrics, self._publish, self._give_up)
         self.worker = Worker(settings, load, self.recorder.put, self._model_changed)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,6 +115,7 @@ class Service:
         self.worker.close()
         self.recorder.close()
         self.store.close()
+        self.races.close()
 
     def _publish(self, publications: list[Publication]) -> None:
         self._on_loop(self.hub.deliver, publications)
