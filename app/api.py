@@ -1,4 +1,4 @@
-"""The HTTP API: health, models, runs and their steps, traces in and out, the schema, metrics.
+"""The HTTP API: health, models, a run and its steps, traces in and out, the schema, metrics.
 
 Every fault is answered with {code, message, field}.
 """
@@ -79,7 +79,7 @@ def api_router(
     async def import_trace(request: Request) -> dict[str, Any]:
         return await importer.take(body_parts(request, settings.max_upload_bytes))
 
-    _add_runs(router, store, hub)
+    _add_runs(router, store)
     return router
 
 
@@ -90,33 +90,19 @@ def found_run(store: RunStore, run_id: str) -> RunRow:
     return row
 
 
-def _add_runs(router: APIRouter, store: RunStore, hub: Hub) -> None:
+def _add_runs(router: APIRouter, store: RunStore) -> None:
     found = functools.partial(found_run, store)
-
-    @router.get("/api/runs")
-    def runs(
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100, before: Annotated[int | None, Query(ge=0)] = None
-    ) -> dict[str, Any]:
-        """The newest first; `next` is the `before` of the following page, null on the last."""
-        rows = store.runs(limit, before)
-        return {
-            "runs": [run_json(row) for row in rows],
-            "next": rows[-1].number if len(rows) == limit else None,
-        }
 
     @router.get("/api/runs/{run_id}")
     def run(run_id: str) -> dict[str, Any]:
-        """What the listing says, and the head of the trace."""
+        """What the listing says, the head of the trace, and what was forked from it."""
         row = found(run_id)
         head = json.loads(store.head(row) or "{}")
-        return {**run_json(row), "head": {k: v for k, v in head.items() if k not in ("steps", "summary")}}
-
-    @router.delete("/api/runs/{run_id}", status_code=204)
-    def delete(run_id: str) -> None:
-        if run_id in hub.channels:
-            raise ApiError(409, "run_live", f"run {run_id} is live: stop it first", "run_id")
-        if not store.delete_run(found(run_id).run_id):
-            raise ApiError(404, "not_found", f"there is no run {shown(run_id)}", "run_id")
+        return {
+            **run_json(row),
+            "head": {k: v for k, v in head.items() if k not in ("steps", "summary")},
+            "forks": [run_json(fork) for fork in store.forks(row.run_id)],
+        }
 
     @router.get("/api/runs/{run_id}/steps")
     def steps(
@@ -168,6 +154,14 @@ def run_json(row: RunRow) -> dict[str, Any]:
         "committed": row.committed,
         "lossy": row.lossy,
         "summary": None if row.summary is None else json.loads(row.summary),
+        "drafter": row.drafter or None,
+        "budget": "auto" if row.budget < 0 else row.budget,
+        "temperature": row.temperature,
+        "tau": None if row.tau < 0 else row.tau,
+        "tokens_per_second": None if row.tokens_per_second < 0 else row.tokens_per_second,
+        "tags": json.loads(row.tags),
+        "notes": row.notes,
+        "forked_from": None if row.parent_id is None else {"run_id": row.parent_id, "step": row.parent_step},
     }
 
 

@@ -281,27 +281,34 @@ def _decoder(arguments: argparse.Namespace, settings: Settings, say: Any) -> Any
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from ddtree.trace_file import TraceError, load_trace
+    from ddtree.trace_file import TraceError, load_traces
 
     try:
         data = sys.stdin.buffer.read() if arguments.file == "-" else Path(arguments.file).read_bytes()
     except OSError as error:
         raise UsageError(f"{arguments.file}: {error.strerror}") from None
     try:
-        trace = load_trace(data)
+        traces = load_traces(data)
     except TraceError as error:
         print(f"{arguments.file}: {error}", file=sys.stderr)
         return FAILED
     from ddtree.replay import check_trace
 
-    findings = check_trace(trace)
+    several = len(traces) > 1
+    findings = [
+        f"[{i}].{finding}" if several else str(finding)
+        for i, trace in enumerate(traces)
+        for finding in check_trace(trace)
+    ]
     for finding in findings:
         print(f"{arguments.file}: {finding}")
-    nodes = sum(len(step.tree.token_ids) for step in trace.steps if step.tree is not None)
+    steps = [step for trace in traces for step in trace.steps]
+    nodes = sum(len(step.tree.token_ids) for step in steps if step.tree is not None)
+    of_runs = f" of {len(traces)} runs" if several else ""
     if findings:
-        print(f"{len(findings)} places do not hold in {len(trace.steps)} steps", file=sys.stderr)
+        print(f"{len(findings)} places do not hold in {len(steps)} steps{of_runs}", file=sys.stderr)
         return FAILED
-    print(f"{arguments.file}: {len(trace.steps)} steps, {nodes} nodes: everything holds")
+    print(f"{arguments.file}: {len(steps)} steps{of_runs}, {nodes} nodes: everything holds")
     return DONE
 
 

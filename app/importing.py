@@ -35,7 +35,8 @@ class Importer:
         self._turn = asyncio.Lock()
 
     async def take(self, parts: AsyncIterator[bytes]) -> dict[str, Any]:
-        """Returns run_id and steps of the new run. Raises ApiError, and nothing is written then."""
+        """Returns run_id and steps of the new run (of the last of several), and how many there were. Raises
+        ApiError, and nothing is written then."""
         with tempfile.TemporaryFile() as upload:
             async for part in parts:
                 upload.write(part)
@@ -66,17 +67,19 @@ class Importer:
 
 
 def main() -> int:
-    """The child: a trace on standard input, the store's folder as argument, an answer as JSON."""
+    """The child: a trace, or a list of them, on standard input, the store's folder as argument, an answer as
+    JSON: the last run, and how many there were."""
     from app.runs import RunStore
-    from ddtree.trace_file import TraceError, load_trace
+    from ddtree.trace_file import TraceError, load_traces
 
     try:
-        trace = load_trace(sys.stdin.buffer.read())
+        traces = load_traces(sys.stdin.buffer.read())
     except TraceError as error:
         print(json.dumps({"message": str(error), "path": error.path or None}))
         return _REFUSED
     store = RunStore(Path(sys.argv[1]), serving=False)
-    print(json.dumps({"run_id": store.import_trace(trace), "steps": len(trace.steps)}))
+    run_ids = store.import_traces(traces)
+    print(json.dumps({"run_id": run_ids[-1], "steps": len(traces[-1].steps), "runs": len(run_ids)}))
     store.close()
     return 0
 

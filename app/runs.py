@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import json
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,39 +22,24 @@ from pathlib import Path
 from typing import IO, Any
 
 from app.protocol import RunState
+from app.run_query import RunQuery, select_page
+from app.run_schema import index_run, index_text, prepare, settings_cells
 from ddtree.trace import Step, Summary, Trace
 
-SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    run_id TEXT NOT NULL UNIQUE,
-    created_at TEXT NOT NULL,
-    state TEXT NOT NULL,
-    imported INTEGER NOT NULL,
-    prompt TEXT NOT NULL,
-    target TEXT NOT NULL,
-    method TEXT NOT NULL,
-    steps INTEGER NOT NULL,
-    committed INTEGER NOT NULL,
-    lossy INTEGER NOT NULL,
-    summary TEXT
-);
-CREATE TABLE IF NOT EXISTS heads (number INTEGER PRIMARY KEY, head TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS steps (
-    number INTEGER NOT NULL,
-    step INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    json TEXT NOT NULL,
-    PRIMARY KEY (number, step)
-);
-"""
-_COLUMNS = (
-    "number, run_id, created_at, state, imported, prompt, target, method, steps, committed, lossy, summary"
+COLUMNS = (
+    "number, run_id, created_at, state, imported, prompt, target, method, steps, committed, lossy, summary,"
+    " drafter, budget, temperature, tau, tokens_per_second, tags, notes, parent_id, parent_step"
 )
-_INTERRUPTED = "UPDATE runs SET state = 'interrupted' WHERE state NOT IN ('finished', 'interrupted')"
+"""Of `runs`, in the order of RunRow's fields."""
+
+_INTERRUPTED = (
+    "UPDATE runs SET state = 'interrupted' WHERE state NOT IN ('finished', 'interrupted') RETURNING number"
+)
 PROMPT_SHOWN = 200
 """Characters of the prompt that a listing carries."""
+
+UNDO_S = 3600.0
+"""Seconds for which a deleted run can be brought back while the server runs."""
 
 _HEAD_END = '"steps":[],"summary":null}'
 
@@ -63,7 +50,8 @@ class StoreError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """What a listing says of a run; `summary` is JSON, None while there is none."""
+    """What a listing says of a run. `summary` and `tags` are JSON, the former None while there is none; a
+    `budget`, `tau` or `tokens_per_second` of -1 is none (of a budget: "auto")."""
 
     number: int
     run_id: str
@@ -77,6 +65,15 @@ class RunRow:
     committed: int
     lossy: bool
     summary: str | None
+    drafter: str = ""
+    budget: int = -1
+    temperature: float = 0.0
+    tau: float = -1.0
+    tokens_per_second: float = -1.0
+    tags: str = "[]"
+    notes: str = ""
+    parent_id: str | None = None
+    parent_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +105,11 @@ class RunStore:
                 if serving:
                     opened.enter_context(_only_owner(folder))
                 self._writer = opened.enter_context(closing(self._connect()))
-                self._prepare()
+                prepare(self._writer)
                 if serving:
-                    self._writer.execute(_INTERRUPTED)
+                    for (number,) in self._writer.execute(_INTERRUPTED).fetchall():
+                        index_text(self._writer, number)
+                    self._purge(time.time())
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(
                     f"the run store {self.path} cannot be opened ({error}): name another folder with --data"
@@ -126,15 +125,6 @@ class RunStore:
             connection.close()
             raise
         return connection
-
-    def _prepare(self) -> None:
-        (found,) = self._writer.execute("PRAGMA user_version").fetchone()
-        if found not in (0, SCHEMA_VERSION):
-            raise OSError(
-                f"it was written by another version of this program: layout {found}, not {SCHEMA_VERSION}"
-            )
-        self._writer.executescript(_SCHEMA)
-        self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def close(self) -> None:
         with self._write_lock, self._readers_lock:
@@ -166,9 +156,11 @@ class RunStore:
         """`head` is the trace without steps and summary. Inside a transaction, like every write below."""
         text = head.to_json()
         assert text.endswith(_HEAD_END)
+        fork = head.forked_from
         cursor = self._writer.execute(
             "INSERT INTO runs (run_id, created_at, state, imported, prompt, target, method, steps, committed,"
-            " lossy) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?)",
+            " lossy, drafter, budget, temperature, parent_id, parent_step)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?)",
             (
                 run_id,
                 head.created_at,
@@ -178,57 +170,106 @@ class RunStore:
                 head.target.name,
                 head.settings.method,
                 head.settings.lossy,
+                *settings_cells(head.settings.model_dump(mode="json")),
+                *((None, None) if fork is None else (fork.run_id, fork.step)),
             ),
         )
+        assert cursor.lastrowid is not None
         self._writer.execute("INSERT INTO heads VALUES (?, ?)", (cursor.lastrowid, text))
+        index_run(self._writer, cursor.lastrowid, head.prompt.text, head.target.name)
 
     def add_step(self, run_id: str, step: Step, seq: int, json: str) -> None:
-        committed = len(step.committed.token_ids) if step.committed is not None else 0
+        done = step.committed
+        committed = len(done.token_ids) if done is not None else 0
         run = self._writer.execute(
-            "UPDATE runs SET steps = steps + 1, committed = committed + ?, lossy = max(lossy, ?)"
-            " WHERE run_id = ? RETURNING number",
-            (committed, step.settings.lossy, run_id),
+            "UPDATE runs SET steps = steps + 1, committed = committed + :n, lossy = max(lossy, :lossy),"
+            " tau = (committed + :n) / (steps + 1.0) WHERE run_id = :run RETURNING number",
+            {"n": committed, "lossy": step.settings.lossy, "run": run_id},
         ).fetchone()
         if run is None:
             raise StoreError(f"the run store {self.path} has no run {run_id} to add a step to")
         self._writer.execute("INSERT INTO steps VALUES (?, ?, ?, ?)", (*run, step.index, seq, json))
+        if done is not None:
+            texts = (str(done.token_ids), "".join(done.texts))
+            self._writer.execute("INSERT INTO tokens VALUES (?, ?, ?, ?)", (*run, step.index, *texts))
 
     def set_state(self, run_id: str, state: RunState) -> None:
         self._writer.execute("UPDATE runs SET state = ? WHERE run_id = ?", (state, run_id))
 
     def finish_run(self, run_id: str, summary: Summary) -> None:
-        self._writer.execute(
-            "UPDATE runs SET state = 'finished', summary = ?, lossy = ? WHERE run_id = ?",
-            (summary.model_dump_json(), summary.lossy, run_id),
-        )
+        speed = -1.0 if summary.tokens_per_second is None else summary.tokens_per_second
+        done = self._writer.execute(
+            "UPDATE runs SET state = 'finished', summary = ?, lossy = ?, tokens_per_second = ?"
+            " WHERE run_id = ? RETURNING number",
+            (summary.model_dump_json(), summary.lossy, speed, run_id),
+        ).fetchone()
+        if done is not None:
+            index_text(self._writer, *done)
 
-    def import_trace(self, trace: Trace) -> str:
-        """A whole trace as a new run, in one transaction; its id. Without a summary it was cut off."""
-        run_id = new_run_id()
+    def import_traces(self, traces: Sequence[Trace]) -> list[str]:
+        """Whole traces as new runs, in one transaction; their ids."""
         with self.transaction():
-            head = trace.model_copy(update={"steps": [], "summary": None})
-            self.begin_run(run_id, head, "interrupted", imported=True)
-            for step in trace.steps:
-                self.add_step(run_id, step, step.index, step.model_dump_json())
-            if trace.summary is not None:
-                self.finish_run(run_id, trace.summary)
+            return [self._import(trace) for trace in traces]
+
+    def _import(self, trace: Trace) -> str:
+        """Without a summary it was cut off."""
+        run_id = new_run_id()
+        head = trace.model_copy(update={"steps": [], "summary": None})
+        self.begin_run(run_id, head, "interrupted", imported=True)
+        for step in trace.steps:
+            self.add_step(run_id, step, step.index, step.model_dump_json())
+        if trace.summary is not None:
+            self.finish_run(run_id, trace.summary)
+        else:
+            row = self._writer.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,))
+            index_text(self._writer, *row.fetchone())
         return run_id
 
-    def delete_run(self, run_id: str) -> bool:
-        """Whether there was such a run."""
+    def annotate(self, run_id: str, tags: list[str] | None, notes: str | None) -> bool:
+        """New tags, new notes, or both (None: as they are). Whether there is such a run."""
         with self.transaction():
             row = self._writer.execute(
-                "DELETE FROM runs WHERE run_id = ? RETURNING number", (run_id,)
+                "UPDATE runs SET tags = ifnull(?, tags), notes = ifnull(?, notes)"
+                " WHERE run_id = ? AND deleted_at IS NULL RETURNING number, tags, notes",
+                (None if tags is None else json.dumps(tags, ensure_ascii=False), notes, run_id),
             ).fetchone()
             if row is not None:
-                self._writer.execute("DELETE FROM heads WHERE number = ?", row)
-                self._writer.execute("DELETE FROM steps WHERE number = ?", row)
+                self._writer.execute(
+                    "UPDATE words SET tags = ?, notes = ? WHERE rowid = ?",
+                    (" ".join(json.loads(row[1])), row[2], row[0]),
+                )
         return row is not None
+
+    def delete_run(self, run_id: str) -> bool:
+        """Out of sight at once, and for good after UNDO_S or when a server starts. Whether it was there."""
+        with self.transaction():
+            now = time.time()
+            found = self._writer.execute(
+                "UPDATE runs SET deleted_at = ? WHERE run_id = ? AND deleted_at IS NULL", (now, run_id)
+            ).rowcount
+            self._purge(now - UNDO_S)
+        return found > 0
+
+    def restore_run(self, run_id: str) -> bool:
+        """Bring back what was deleted and is not gone yet. Whether it was there."""
+        with self.transaction():
+            found = self._writer.execute(
+                "UPDATE runs SET deleted_at = NULL WHERE run_id = ? AND deleted_at IS NOT NULL", (run_id,)
+            ).rowcount
+        return found > 0
+
+    def _purge(self, before: float) -> None:
+        """What was deleted before that moment, with all that belongs to it."""
+        gone = self._writer.execute("DELETE FROM runs WHERE deleted_at < ? RETURNING number", (before,))
+        for row in gone.fetchall():
+            for table in ("heads", "steps", "tokens"):
+                self._writer.execute(f"DELETE FROM {table} WHERE number = ?", row)
+            self._writer.execute("DELETE FROM words WHERE rowid = ?", row)
 
     # ---- reading ----
 
     @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[sqlite3.Connection]:
         with self._readers_lock:
             reader = self._readers.pop() if self._readers else self._connect()
         try:
@@ -237,29 +278,46 @@ class RunStore:
             with self._readers_lock:
                 self._readers.append(reader)
 
-    def runs(self, limit: int, before: int | None = None) -> list[RunRow]:
-        """The newest runs first; those with a number below `before`."""
-        below = 2**62 if before is None else before
-        with self._reader() as reader:
-            rows = reader.execute(
-                f"SELECT {_COLUMNS} FROM runs WHERE number < ? ORDER BY number DESC LIMIT ?", (below, limit)
-            ).fetchall()
+    def runs(self, limit: int, query: RunQuery | None = None) -> list[RunRow]:
+        """A page of the list, the newest runs first unless `query` says otherwise."""
+        with self.reading() as reader:
+            rows = select_page(reader, COLUMNS, query or RunQuery(), limit)
         return [_row(row) for row in rows]
 
     def run(self, run_id: str) -> RunRow | None:
-        with self._reader() as reader:
-            row = reader.execute(f"SELECT {_COLUMNS} FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+        with self.reading() as reader:
+            row = reader.execute(
+                f"SELECT {COLUMNS} FROM runs WHERE run_id = ? AND deleted_at IS NULL", (run_id,)
+            ).fetchone()
         return None if row is None else _row(row)
+
+    def forks(self, run_id: str) -> list[RunRow]:
+        """The runs that were forked from this one, the oldest first."""
+        with self.reading() as reader:
+            rows = reader.execute(
+                f"SELECT {COLUMNS} FROM runs WHERE parent_id = ? AND deleted_at IS NULL ORDER BY number",
+                (run_id,),
+            ).fetchall()
+        return [_row(row) for row in rows]
+
+    def committed(self, row: RunRow, before: int | None = None) -> list[int]:
+        """The token ids committed by the run's steps, or by those before step `before`."""
+        with self.reading() as reader:
+            found = reader.execute(
+                "SELECT token_ids FROM tokens WHERE number = ? AND step < ? ORDER BY step",
+                (row.number, 2**31 if before is None else before),
+            ).fetchall()
+        return [int(token_id) for (text,) in found for token_id in json.loads(text)]
 
     def head(self, row: RunRow) -> str:
         """The run's trace as JSON, without steps and summary; empty if the run was deleted meanwhile."""
-        with self._reader() as reader:
+        with self.reading() as reader:
             found = reader.execute("SELECT head FROM heads WHERE number = ?", (row.number,)).fetchone()
         return "" if found is None else str(found[0])
 
     def steps(self, row: RunRow, first: int, limit: int) -> list[StoredStep]:
         """At most `limit` steps from index `first` on."""
-        with self._reader() as reader:
+        with self.reading() as reader:
             rows = reader.execute(
                 "SELECT step, seq, json FROM steps WHERE number = ? AND step >= ? ORDER BY step LIMIT ?",
                 (row.number, first, limit),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ddtree.settings import DrafterName, Settings
 
@@ -165,6 +165,14 @@ class Timing(TraceModel):
     total: float
 
 
+class AutoChoice(TraceModel):
+    """Of a step whose budget was "auto": what the number in its settings was chosen from."""
+
+    ceiling: int = Field(ge=0, description="the largest budget looked at; 0: nothing was drafted")
+    emitted: float = Field(description="tokens expected of the step, bonus included")
+    ms: float = Field(description="time expected of the step")
+
+
 class StepError(TraceModel):
     code: str
     message: str
@@ -177,7 +185,12 @@ class Step(TraceModel):
 
     index: int = Field(ge=0)
     root: Root
-    settings: Settings
+    settings: Settings = Field(description='those in force; for budget "auto" the number used')
+    auto: AutoChoice | None = Field(
+        None,
+        description='left out where the budget was not "auto"',
+        exclude_if=lambda value: value is None,
+    )
     draft: Draft | None = None
     tree: Tree | None = None
     retrieve: Retrieve | None = None
@@ -188,6 +201,19 @@ class Step(TraceModel):
     committed: Committed | None = None
     timing_ms: Timing | None = None
     error: StepError | None = None
+
+    @field_validator("settings")
+    @classmethod
+    def _budget_is_a_number(cls, settings: Settings) -> Settings:
+        if settings.budget == "auto":
+            raise ValueError('budget is "auto"; a step records the number used')
+        return settings
+
+    @property
+    def budget(self) -> int:
+        """Most nodes the tree could have."""
+        assert self.settings.budget != "auto"
+        return self.settings.budget
 
 
 # ---- the run ----
@@ -244,6 +270,13 @@ class Summary(TraceModel):
     lossy: bool
 
 
+class ForkedFrom(TraceModel):
+    """The run that this one continues: its prompt is that run's, and what was committed before `step`."""
+
+    run_id: str
+    step: int = Field(ge=0)
+
+
 class Trace(TraceModel):
     format: Literal["ddtree-trace"] = "ddtree-trace"
     version: Literal[1] = 1
@@ -255,9 +288,12 @@ class Trace(TraceModel):
     stop_token_ids: list[int]
     prompt: Prompt
     settings: Settings
+    forked_from: ForkedFrom | None = Field(
+        None, description="where this run was forked from another; left out of a run that was not"
+    )
     steps: list[Step]
     summary: Summary | None = Field(description="null while the run goes on")
 
     def to_json(self) -> str:
         """The trace as its file: one canonical spelling, UTF-8, no NaN, no Infinity."""
-        return self.model_dump_json()
+        return self.model_dump_json(exclude={"forked_from"} if self.forked_from is None else None)

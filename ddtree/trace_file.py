@@ -21,6 +21,21 @@ class TraceError(ValueError):
 def load_trace(data: bytes) -> Trace:
     """The trace in `data`, UTF-8 JSON. Raises TraceError for anything whose parts do not fit together;
     whether its decisions can be re-derived is `ddtree.replay.check_trace`'s question."""
+    _read(data)
+    return _trace(data)
+
+
+def load_traces(data: bytes) -> list[Trace]:
+    """The trace in `data`, or those of a list of traces, which is how several runs are exported. Raises
+    TraceError; the path of a fault in a list begins with the trace's place in it."""
+    value = _read(data, many=True)
+    if not isinstance(value, list):
+        return [_trace(data)]
+    return [_trace(pydantic_core.to_json(each), f"[{i}]") for i, each in enumerate(value)]
+
+
+def _read(data: bytes, many: bool = False) -> object:
+    """The JSON in `data`, which says that it is a trace, or with `many` perhaps a list of traces."""
     if not data.strip():
         raise TraceError("the file is empty; export a run to get a trace")
     if data[:2] == b"\x1f\x8b":
@@ -31,20 +46,33 @@ def load_trace(data: bytes) -> Trace:
         value = pydantic_core.from_json(data, allow_inf_nan=False, cache_strings="keys")
     except ValueError as error:
         raise TraceError(f"not JSON: {error}") from None
+    several = many and isinstance(value, list) and len(value) > 0
+    for i, each in enumerate(value if several else [value]):
+        _is_trace(each, f"[{i}]" if several else "")
+    return value
+
+
+def _is_trace(value: object, path: str) -> None:
     if not isinstance(value, dict) or value.get("format") != "ddtree-trace":
-        raise TraceError('not a trace: the top level has no "format": "ddtree-trace"')
+        raise TraceError('not a trace: the top level has no "format": "ddtree-trace"', path)
     if value.get("version") != 1:
         raise TraceError(
-            f"version {value.get('version')!r} is not known here; this program reads version 1", "version"
+            f"version {value.get('version')!r} is not known here; this program reads version 1",
+            f"{path}.version" if path else "version",
         )
+
+
+def _trace(data: bytes, path: str = "") -> Trace:
+    """The trace in `data`, which is JSON; `path` is where it stands in a list."""
+    start = f"{path}." if path else ""
     try:
         trace = Trace.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise TraceError(first["msg"] + more, json_path(first["loc"])) from None
-    for path, message in structure_faults(trace):
-        raise TraceError(message, path)
+        raise TraceError(first["msg"] + more, start + json_path(first["loc"])) from None
+    for where, message in structure_faults(trace):
+        raise TraceError(message, start + where)
     return trace
 
 

@@ -48,7 +48,7 @@ def test_a_run_is_listed_shown_and_deleted(serve: Serve) -> None:
     assert newest["summary"]["finish_reason"] == "length"
     page = get(server, "/api/runs", limit=1)
     assert [row["run_id"] for row in page["runs"]] == [second]
-    assert [row["run_id"] for row in get(server, "/api/runs", before=page["next"])["runs"]] == [first]
+    assert [row["run_id"] for row in get(server, "/api/runs", after=page["next"])["runs"]] == [first]
     shown = get(server, f"/api/runs/{first}")
     assert shown["head"]["prompt"]["text"] == "one" and "steps" not in shown["head"]
     assert httpx.delete(f"{server.url}/api/runs/{first}").status_code == 204

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine, FakeRun
 
+from app.run_query import RunQuery
 from app.runs import RunStore, StoreError, new_run_id
 from ddtree.settings import Settings
 from ddtree.trace import Step, Summary, Trace
@@ -111,15 +112,29 @@ def test_a_full_disk_is_a_store_error_and_what_was_stored_stays(store: RunStore)
     assert [row.run_id for row in store.runs(10)] == [run_id]
 
 
-def test_deleting_takes_the_steps_along(store: RunStore) -> None:
-    run_id, other = keep(store, 5), keep(store, 5)
+def test_deleting_hides_at_once_and_takes_everything_along_later(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run_id, other = keep(store, 5, prompt="rivers"), keep(store, 5, prompt="rivers")
     row = store.run(run_id)
     assert row is not None and store.delete_run(run_id)
-    assert not store.delete_run(run_id)
+    assert not store.delete_run(run_id) and store.run(run_id) is None
+    assert [row.run_id for row in store.runs(10)] == [other]
+    assert [row.run_id for row in store.runs(10, RunQuery(search="rivers"))] == [other]
+    assert not store.restore_run(other) and store.restore_run(run_id)
+    assert [row.run_id for row in store.runs(10)] == [other, run_id]
+    assert store.delete_run(run_id)
+    store.close()
+    store = RunStore(tmp_path)  # a server that starts clears up
+    assert not store.restore_run(run_id)
     assert store.steps(row, 0, 10) == []
     with pytest.raises(StoreError, match="deleted"):
         list(store.trace_parts(row))
-    assert [row.run_id for row in store.runs(10)] == [other]
+    with store.reading() as reader:
+        left = [
+            reader.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("heads", "tokens", "words")
+        ]
+    assert left == [1, 5, 1]
+    store.close()
 
 
 def test_listing_costs_the_same_whatever_the_number_of_steps(tmp_path: Path) -> None:
@@ -135,7 +150,7 @@ def test_listing_costs_the_same_whatever_the_number_of_steps(tmp_path: Path) -> 
             nonlocal ticks
             ticks += 1
 
-        with store._reader() as reader:
+        with store.reading() as reader:
             reader.set_progress_handler(tick, 100)
         assert len(store.runs(20)) == 20
         store.close()
