@@ -41,6 +41,28 @@ def tree_mask(
     return mask.masked_fill_(~seen, torch.finfo(dtype).min)[None, None]
 
 
+def static_tree_mask(
+    visibility: torch.Tensor,
+    length: torch.Tensor,
+    capacity: int,
+    dtype: torch.dtype,
+    positions: torch.Tensor,
+    window: int = 0,
+) -> torch.Tensor:
+    """`tree_mask` over a whole cache of `capacity` rows, of which the first `length` are committed and the n
+    behind them the pass's: length int64 [1] is known on the device alone. Returns [1, 1, n, capacity]."""
+    n = visibility.shape[0]
+    of_keys = torch.arange(capacity, device=visibility.device)
+    behind = of_keys - length  # row of the pass that stands there
+    row = behind.clamp(0, n - 1)
+    seen = (behind < 0) | (visibility.index_select(1, row) & (behind < n))
+    if window > 0:
+        of_keys = torch.where(behind < 0, of_keys, positions.index_select(0, row))
+        seen &= of_keys[None, :] > positions[:, None] - window
+    mask = torch.zeros(n, capacity, dtype=dtype, device=visibility.device)
+    return mask.masked_fill_(~seen, torch.finfo(dtype).min)[None, None]
+
+
 def tree_attention(
     module: torch.nn.Module,
     query: torch.Tensor,

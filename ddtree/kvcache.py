@@ -25,7 +25,8 @@ class LayerShape:
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """transformers' cache layer over rows of a buffer: `update` writes behind the committed rows and returns
-    views. Keys [1, heads, capacity, key_dim], values [1, heads, capacity, value_dim]."""
+    views of all rows so far; in a static pass it writes at the owner's slots and returns the whole buffer.
+    Keys [1, heads, capacity, key_dim], values [1, heads, capacity, value_dim]."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -42,6 +43,10 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.owner.slots is not None:
+            self.keys.index_copy_(2, self.owner.slots, key_states)
+            self.values.index_copy_(2, self.owner.slots, value_states)
+            return self.keys, self.values
         start = self.owner.length
         rows = key_states.shape[2]
         self.keys.narrow(2, start, rows).copy_(key_states)
@@ -81,6 +86,8 @@ class TargetCache:
         self.capacity = capacity
         self.length = 0
         self.pending = 0
+        self.slots: torch.Tensor | None = None
+        """Of a static pass: int64 [n] on the device, the rows that keys and values are written to."""
         self.taps = tuple(taps)
         self.features: torch.Tensor | None = None
         if self.taps:
@@ -134,6 +141,18 @@ class TargetCache:
                 place = self.length * stride + index * (stride // len(self.taps))
                 taps[tap] = self.features.data_ptr() + place * size
         return *self._addresses, taps, stride
+
+    def move(self, source: torch.Tensor, destination: torch.Tensor) -> None:
+        """Copies rows `source` to rows `destination`, int64 [m] on the device, in keys and values of all
+        layers; all are read before any is written. What is committed is known on the device alone."""
+        for buffer in self._buffers:
+            buffer.index_copy_(2, destination, buffer.index_select(2, source))
+
+    def clear(self) -> None:
+        """Empty, as if new."""
+        self.length = self.pending = 0
+        for buffer in (*self._buffers, *(() if self.features is None else (self.features,))):
+            buffer.zero_()
 
     def keep(self, rows: Sequence[int]) -> None:
         """Commits these rows of the pending ones, in this order: they move to `length` onwards in keys,

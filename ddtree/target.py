@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddtree.attention import tree_mask
+from ddtree.attention import static_tree_mask, tree_mask
 from ddtree.kvcache import LayerShape, TargetCache
 
 if TYPE_CHECKING:
@@ -98,6 +98,49 @@ class Target:
         cache.keep(rows)
 
     @torch.inference_mode()
+    def score(
+        self,
+        cache: TargetCache,
+        length: torch.Tensor,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        visibility: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`verify` through the model's modules, with shapes that depend on nothing that is computed. The
+        committed rows are the first `length` (int64 [1], on the device like all arguments); the cache's own
+        length is not read. Returns logits [n, V] and the tapped states [n, taps * H]. Never synchronises."""
+        masks = [
+            static_tree_mask(visibility, length, cache.capacity, self.dtype, positions, window)
+            for window in self._windows_within(cache.capacity)
+        ]
+        cache.slots = length + torch.arange(token_ids.shape[0], device=self.device)
+        try:
+            output = self._run(cache, token_ids, positions, _by_layer_type(masks), {})
+        finally:
+            cache.slots = None
+        states = [output.hidden_states[tap + 1][0] for tap in cache.taps]
+        return output.logits[0], torch.cat(states, dim=1) if states else output.logits.new_empty(0, 0)
+
+    def _run(
+        self,
+        cache: TargetCache,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        masks: Masks,
+        options: dict[str, Any],
+    ) -> Any:
+        if cache.taps:
+            options["output_hidden_states"] = [tap + 1 for tap in cache.taps]
+        return self.model(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            attention_mask=masks,
+            cache=cache.layers,
+            use_cache=True,
+            **options,
+        )
+
+    @torch.inference_mode()
     def _forward(
         self,
         cache: TargetCache,
@@ -117,18 +160,10 @@ class Target:
             cache.pending = n
             return logits
         options: dict[str, Any] = {}
-        if cache.taps:
-            options["output_hidden_states"] = [tap + 1 for tap in cache.taps]
         if last_logits_only and self._keeps_last_logits:
             options["logits_to_keep"] = 1
-        output = self.model(
-            input_ids=token_ids[None],
-            position_ids=positions[None],
-            attention_mask=self._masks(cache.length, positions, visibility),
-            cache=cache.layers,
-            use_cache=True,
-            **options,
-        )
+        masks = self._masks(cache.length, positions, visibility)
+        output = self._run(cache, token_ids, positions, masks, options)
         if cache.features is not None:
             rows = cache.features.narrow(0, cache.length, n).view(n, len(cache.taps), -1)
             for index, tap in enumerate(cache.taps):
@@ -139,12 +174,19 @@ class Target:
     def _masks(self, length: int, positions: torch.Tensor, visibility: torch.Tensor) -> Masks:
         """The pass's mask; where layers differ and the window is left, one for each type of layer."""
         n = positions.shape[0]
-        windows = [window if 0 < window < length + n else 0 for window in self._windows]
+        windows = self._windows_within(length + n)
         if n == 1 and not any(windows):
             return None
-        masks = [
-            tree_mask(visibility, length, self.dtype, positions, window) for window in dict.fromkeys(windows)
-        ]
-        if len(masks) == 1:
-            return masks[0]
-        return {"full_attention": masks[0], "sliding_attention": masks[1]}
+        return _by_layer_type(
+            [tree_mask(visibility, length, self.dtype, positions, window) for window in windows]
+        )
+
+    def _windows_within(self, tokens: int) -> list[int]:
+        """The layers' different windows, 0 for those that `tokens` tokens do not leave."""
+        return list(dict.fromkeys(window if 0 < window < tokens else 0 for window in self._windows))
+
+
+def _by_layer_type(masks: list[torch.Tensor]) -> Masks:
+    if len(masks) == 1:
+        return masks[0]
+    return {"full_attention": masks[0], "sliding_attention": masks[1]}

@@ -15,6 +15,19 @@ import torch
 
 from ddtree.settings import DrafterName
 
+DRAFT_TEMPERATURE = 1.0
+"""The drafter's logits are divided by this before they become the tree's log-probabilities (of a hybrid,
+before n-gram continuations are mixed in)."""
+
+_MIN_CANDIDATES = 32
+"""Entries of a candidate row that are looked at even for small budgets: the rank of a missed token is worth
+knowing, and costs nothing."""
+
+
+def candidates_for(budget: int, vocab_size: int) -> int:
+    """Entries of a candidate row that a tree of `budget` nodes is built from."""
+    return min(max(budget, _MIN_CANDIDATES), vocab_size)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

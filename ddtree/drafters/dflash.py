@@ -36,7 +36,7 @@ class DFlashState:
     length: int = field(default=0)  # context tokens held
 
 
-class _Layer(nn.Module):
+class DFlashLayer(nn.Module):
     def __init__(self, config: DFlashConfig, intermediate_size: int) -> None:
         super().__init__()
         width, heads, key_heads, dim = (
@@ -87,18 +87,34 @@ class _Layer(nn.Module):
         """hidden [B, width]; keys, values: the layer's rows, of which `length` are context; the block's are
         written behind them."""
         block = hidden.shape[0]
-        x = self.input_layernorm(hidden)
-        new_keys, new_values = self.keys_values(x, cos, sin)
+        query, new_keys, new_values = self.project(hidden, cos, sin)
         keys.narrow(1, length, block).copy_(new_keys)
         values.narrow(1, length, block).copy_(new_values)
-        query = self.self_attn["q_proj"](x).view(block, -1, self.head_dim)
-        query = rotate(self.self_attn["q_norm"](query).transpose(0, 1), cos, sin)
-        heads, key_heads = query.shape[0], keys.shape[0]
-        grouped = query.reshape(1, key_heads, heads // key_heads * block, self.head_dim)
         total = length + block
-        attended = F.scaled_dot_product_attention(
-            grouped, keys.narrow(1, 0, total)[None], values.narrow(1, 0, total)[None]
-        )
+        return self.attend(hidden, query, keys.narrow(1, 0, total), values.narrow(1, 0, total))
+
+    def project(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """hidden [B, width] -> queries [H, B, D], keys and values [Hkv, B, D], of the block."""
+        x = self.input_layernorm(hidden)
+        keys, values = self.keys_values(x, cos, sin)
+        query = self.self_attn["q_proj"](x).view(hidden.shape[0], -1, self.head_dim)
+        return rotate(self.self_attn["q_norm"](query).transpose(0, 1), cos, sin), keys, values
+
+    def attend(
+        self,
+        hidden: torch.Tensor,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The layer's output [B, width]: `query` over keys, values [Hkv, T, D]; mask: additive [1, 1, 1, T],
+        one for all queries."""
+        block, heads, key_heads = hidden.shape[0], query.shape[0], keys.shape[0]
+        grouped = query.reshape(1, key_heads, heads // key_heads * block, self.head_dim)
+        attended = F.scaled_dot_product_attention(grouped, keys[None], values[None], attn_mask=mask)
         attended = attended.view(heads, block, self.head_dim).transpose(0, 1).reshape(block, -1)
         hidden = hidden + self.self_attn["o_proj"](attended)
         x = self.post_attention_layernorm(hidden)
@@ -114,7 +130,7 @@ class DFlashModel(nn.Module):
         width = config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * width, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, config.rms_norm_eps)
-        self.layers = nn.ModuleList(_Layer(config, intermediate_size) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(DFlashLayer(config, intermediate_size) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(width, config.rms_norm_eps)
         self.direct = DirectPath(width, config.rms_norm_eps) if config.direct_path else None
         self.heads = (
@@ -132,7 +148,7 @@ class DFlashModel(nn.Module):
         context = self.hidden_norm(self.fc(features))
         cos, sin = self._angles(state.length, n, features.dtype)
         for layer, keys, values in zip(self.layers, state.keys, state.values, strict=True):
-            assert isinstance(layer, _Layer)
+            assert isinstance(layer, DFlashLayer)
             new_keys, new_values = layer.keys_values(context, cos, sin)
             keys.narrow(1, state.length, n).copy_(new_keys)
             values.narrow(1, state.length, n).copy_(new_values)
@@ -218,11 +234,15 @@ class DFlashDrafter:
             raise DraftFault(
                 f"the drafter's logits at depth {depth} cannot be used: {fault}", depth
             ) from fault
-        if self._target_ids is not None:
-            top_ids = self._target_ids[top_ids]
-            wide = logits.new_full((logits.shape[0], self._vocab_size), -torch.inf)
-            logits = wide.index_copy_(1, self._target_ids, logits)
+        top_ids, logits = self.in_target_ids(top_ids, logits)
         return Draft(top_log_probs, top_ids, None, self.kind, temperature, logits)
+
+    def in_target_ids(self, top_ids: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same candidates, ids [R, K], and logits [R, Vd], in the target's vocabulary."""
+        if self._target_ids is None:
+            return top_ids, logits
+        wide = logits.new_full((logits.shape[0], self._vocab_size), -torch.inf)
+        return self._target_ids[top_ids], wide.index_copy_(1, self._target_ids, logits)
 
     @torch.inference_mode()
     def logits(self, state: DFlashState, context: Context, block_size: int) -> torch.Tensor:
@@ -238,5 +258,12 @@ class DFlashDrafter:
             self.model.extend(state, context.features[state.length : root])
         ids = torch.full((block_size,), self.config.mask_token_id, dtype=torch.int64, device=self._device)
         ids[0] = context.token_ids[root]
-        hidden = self.model(state, self._embed(ids))
+        return self.head(self.model(state, self.embed(ids)))
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The target's embeddings of token_ids [n]: [n, width]."""
+        return self._embed(token_ids)  # type: ignore[no-any-return]
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [n, width] -> logits [n, Vd]."""
         return self._head(hidden)  # type: ignore[no-any-return]
