@@ -30,6 +30,7 @@ from app.api import answer_error, api_router
 from app.engine import LoadEngine, load_engine
 from app.errors import ApiError, shown
 from app.hub import Hub
+from app.inspecting import inspecting_router
 from app.lanes import lanes_router
 from app.live import live_router
 from app.metrics import Metrics
@@ -73,6 +74,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
     app.include_router(lanes_router(service.store))
     app.include_router(races_router(service.races, service.store, service.worker))
     app.include_router(tools_router())
+    app.include_router(inspecting_router())
     app.include_router(live_router(service.hub, service.store, service.worker))
     _add_page(app)
     app.add_exception_handler(ApiError, answer_error)
