@@ -26,3 +26,11 @@ export const fetchAnalysis = (id, from, to) =>
 /** Steps of a run from index `from` on, at most `limit`. */
 export const fetchSteps = (id, from, limit) =>
   call(`/api/runs/${encodeURIComponent(id)}/steps?from=${from}&limit=${limit}`);
+export const startRace = (prompt, lanes) => post("/api/races", JSON.stringify({ prompt, lanes }));
+export const stopRace = (id) => call(`/api/races/${encodeURIComponent(id)}/stop`, { method: "POST" });
+export const listRaces = () => call("/api/races");
+export const fetchRace = (id) => call(`/api/races/${encodeURIComponent(id)}`);
+/** Texts, origins and measured times of a run's steps from index `from` on. */
+export const fetchOutline = (id, from) => call(`/api/runs/${encodeURIComponent(id)}/outline?from=${from}`);
+/** Figures of runs side by side, and where their texts part. */
+export const fetchLanes = (ids) => call(`/api/lanes?${new URLSearchParams(ids.map((id) => ["run", id]))}`);

@@ -14,7 +14,7 @@ let here = null;
 let atEnd = true; // whether the reader stands at the end, and so wants to see what comes
 
 /** A token's text as it is read: literal, a newline with a quiet mark. */
-function literal(text) {
+export function literal(text) {
   const pieces = text.split(/(\n)/);
   return pieces.map((piece) => (piece === "\n" ? el("i", { class: "sp" }, "↵\n") : piece));
 }

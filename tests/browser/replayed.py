@@ -49,13 +49,13 @@ class ReplayedDecoder:
 
     def step(self, run: ReplayedRun) -> trace.Step:
         time.sleep(self.engine.seconds)
-        whole = [step for step in self.engine.recorded.steps if step.committed is not None]
+        whole, last = self.engine.plays(run.settings)
         step = whole[run.steps % len(whole)]
         settings = self.resolve(self.settings).model_copy(update={"seed": run.settings.seed})
         run.steps += 1
         assert step.committed is not None
         run.committed += len(step.committed.token_ids)
-        if run.steps >= self.engine.steps:
+        if run.steps >= last:
             run.finish_reason = "length"
         return step.model_copy(update={"index": run.steps - 1, "settings": settings})
 
@@ -88,6 +88,10 @@ class ReplayedEngine:
         head = self.recorded
         self.description = Description(head.engine, head.target, [head.drafter], head.drafter.kind, True)
 
+    def plays(self, settings: Settings) -> tuple[list[trace.Step], int]:
+        """The steps that a run of these settings plays, and after how many it ends."""
+        return [step for step in self.recorded.steps if step.committed is not None], self.steps
+
     def new_decoder(self, settings: Settings) -> ReplayedDecoder:
         return ReplayedDecoder(self, settings)
 
@@ -104,8 +108,9 @@ class ReplayedServer:
         seconds: float,
         port: int = 0,
         loading: Callable[[Progress], None] = lambda progress: None,
+        engine: ReplayedEngine | None = None,
     ) -> None:
-        engine = ReplayedEngine(recorded, steps, seconds)
+        engine = engine or ReplayedEngine(recorded, steps, seconds)
 
         def load(settings: ServerSettings, progress: Progress) -> ReplayedEngine:
             loading(progress)
