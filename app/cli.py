@@ -143,8 +143,17 @@ def _run_parser(commands: Any) -> None:
     run.set_defaults(command=_run)
 
 
+def _number_or_word(text: str) -> int | str:
+    """What is no integer stays a word, which the settings know or refuse."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 _SETTING_TYPES: dict[str, Any] = {
-    **dict.fromkeys(("budget", "block_size", "top_k", "seed", "max_new_tokens"), int),
+    "budget": _number_or_word,
+    **dict.fromkeys(("block_size", "top_k", "seed", "max_new_tokens"), int),
     **dict.fromkeys(("temperature", "top_p", "threshold_single", "threshold_acc"), float),
 }
 _CHOICES: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ddtree.autobudget import AutoBudget
 from ddtree.describe import drafter_info, engine_info, target_info
 from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
 from ddtree.drafters.hybrid import HybridDrafter
@@ -59,6 +60,7 @@ class Run:
     token_ids: list[int]  # prompt and committed tokens; the last one is the next step's root
     cache: TargetCache
     text: RunningText
+    auto: AutoBudget
     drafter_states: dict[str, Any] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     steps: int = 0  # failed steps are not counted
@@ -165,6 +167,7 @@ class TreeDecoder:
             token_ids=list(token_ids),
             cache=self.target.new_cache(len(token_ids) + settings.max_new_tokens + rows, self.taps),
             text=RunningText(self.tokens),
+            auto=AutoBudget(self.target.times),
         )
         return self._run
 
@@ -190,6 +193,10 @@ class TreeDecoder:
 
     def _step(self, run: Run) -> Step:
         settings = self.resolve(self._settings).model_copy(update={"seed": run.settings.seed})
+        auto = settings.budget == "auto"
+        if auto:
+            self._measure_passes(run)
+            settings = settings.model_copy(update={"budget": run.auto.ceiling})
         clock = StageClock()
         record = StepRecord(self.tokens, run.steps, run.token_ids[-1], run.root_position, settings)
         run.lossy |= settings.lossy
@@ -197,6 +204,8 @@ class TreeDecoder:
             draft = self._draft(run, settings)
             clock.mark("draft")
             tree = self._build(draft, settings)
+            if auto:
+                tree = self._cut(run, record, draft, tree)
             clock.mark("build")
             arrays = compile_ddtree_retrieve(tree)
             clock.mark("encode")
@@ -219,6 +228,8 @@ class TreeDecoder:
         step = record.finish(committed, self._texts(run, committed), clock)
         run.steps += 1
         run.step_s += clock.total_s
+        assert step.timing_ms is not None
+        run.auto.saw(_source(draft), tree.log_weights.numpy(), verdict.accept_index, step.timing_ms)
         return step
 
     def decode(self, prompt: str) -> Iterator[Step]:
@@ -255,7 +266,7 @@ class TreeDecoder:
         block_size = min(settings.block_size or 1, room + 1)
         if settings.method == "autoregressive" or settings.budget == 0 or block_size < 2:
             return None
-        assert settings.drafter is not None
+        assert settings.drafter is not None and settings.budget != "auto"
         drafter = self.drafters[settings.drafter]
         if settings.drafter not in run.drafter_states:
             run.drafter_states[settings.drafter] = drafter.new_state(run.cache.capacity)
@@ -272,11 +283,34 @@ class TreeDecoder:
         """The best tree of the budget; a chain is the tree whose rows have one candidate."""
         if draft is None:
             return build_ddtree_tree(torch.empty(0, 1), torch.empty(0, 1, dtype=torch.int64), None, 0)
+        assert settings.budget != "auto"
         width = 1 if settings.method == "chain" else draft.top_log_probs.shape[1]
         child_rows = None if draft.child_rows is None else draft.child_rows[:, :width]
         return build_ddtree_tree(
             draft.top_log_probs[:, :width], draft.top_token_ids[:, :width], child_rows, settings.budget
         )
+
+    @staticmethod
+    def _cut(run: Run, record: StepRecord, draft: Draft | None, tree: DraftTree) -> DraftTree:
+        """Budget "auto": of the tree that was built at the ceiling as much as promises most, on record."""
+        budget, choice = run.auto.choose(_source(draft), tree.log_weights.numpy(), tree.budget)
+        record.chose(budget, choice)
+        return tree.first(budget)
+
+    def _measure_passes(self, run: Run) -> None:
+        """What the target's passes cost by their rows, once for each target; counted as prefill's time."""
+        if self.target.times.measured:
+            return
+        began = time.perf_counter()
+
+        def run_pass(rows: int) -> None:
+            token_ids = torch.full((rows,), run.token_ids[-1])
+            positions = torch.full((rows,), run.root_position)
+            logits = self.target.verify(run.cache, token_ids, positions, torch.eye(rows, dtype=torch.bool))
+            logits[-1, 0].item()  # waits for a device
+
+        self.target.times.measure(run_pass)
+        run.prefill_s += time.perf_counter() - began
 
     def _verify(self, run: Run, tree: DraftTree, candidates: torch.Tensor) -> torch.Tensor:
         positions = torch.zeros(len(candidates), dtype=torch.int64)
@@ -352,6 +386,10 @@ def cut_committed(
         if token_id in stop_token_ids:
             return list(path[: i + 1]), "stop"
     return list(path[:room]), "length" if len(path) >= room else None
+
+
+def _source(draft: Draft | None) -> DrafterName | None:
+    return None if draft is None else draft.source
 
 
 def _seed(settings: Settings) -> int:

@@ -56,6 +56,11 @@ class StepRecord:
         self._rows: list[list[int]] = []
         self._parts: dict[str, Any] = {}
 
+    def chose(self, budget: int, auto: trace.AutoChoice) -> None:
+        """The number that stands for the budget "auto" in this step."""
+        self._settings = self._settings.model_copy(update={"budget": budget})
+        self._parts["auto"] = auto
+
     def drafted(self, draft: Draft | None, tree: DraftTree, arrays: RetrieveArrays) -> None:
         self._parents = tree.parents.tolist()
         self._token_ids = tree.token_ids.tolist()

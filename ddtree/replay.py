@@ -96,7 +96,7 @@ def _tree(step: trace.Step, tree: trace.Tree) -> Faults:
         step.draft.rows if step.draft is not None else trace.CandidateRows(top_log_probs=[], top_token_ids=[])
     )
     try:
-        rebuilt = rebuild_tree(rows, step.settings.budget)
+        rebuilt = rebuild_tree(rows, step.budget)
     except ValueError as error:
         yield "draft.rows", str(error)
         return

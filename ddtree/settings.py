@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 MAX_BUDGET = 1024
 GREEDY_BELOW = 1e-5
@@ -35,6 +44,30 @@ Seed = Annotated[
 ]
 """0 <= seed < 2^64; past 2^53 it is a decimal string in JSON, where numbers are doubles."""
 
+
+def _parse_budget(value: Any) -> Any:
+    if value == "auto" or (type(value) is int and 0 <= value <= MAX_BUDGET):
+        return value
+    raise PydanticCustomError(
+        "budget", 'Input should be an integer from 0 to {most}, or "auto"', {"most": MAX_BUDGET}
+    )
+
+
+Budget = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_parse_budget),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MAX_BUDGET},
+                {"type": "string", "const": "auto"},
+            ]
+        }
+    ),
+]
+"""Nodes, or "auto": each step has the number that its draft and the times so far speak for
+(ddtree/autobudget.py)."""
+
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True)]
 
@@ -46,7 +79,9 @@ class Settings(BaseModel):
 
     method: Method = Field("ddtree", description="how each step drafts: a tree, one chain, or not at all")
     drafter: DrafterName | None = Field(None, description="who drafts; null: the fastest there is")
-    budget: Count = Field(15, ge=0, le=MAX_BUDGET, description="most nodes of a draft tree, root not counted")
+    budget: Budget = Field(
+        15, description='most nodes of a draft tree, root not counted; "auto": chosen in every step'
+    )
     block_size: Count | None = Field(None, ge=1, description="drafted depth + 1; null: the drafter's own")
     temperature: Number = Field(0.0, ge=0, le=5, description="0: greedy; 1: the model's own distribution")
     top_p: Number = Field(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddtree.attention import static_tree_mask, tree_mask
+from ddtree.autobudget import StepTimes
 from ddtree.kvcache import LayerShape, TargetCache
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Target:
         self.layer_windows = tuple(layer_windows)
         self._windows = sorted(set(layer_windows))
         self.native: NativePass | None = None
+        self.times = StepTimes()
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> TargetCache:

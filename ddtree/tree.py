@@ -80,6 +80,11 @@ class DraftTree:
         _kernels.write_visibility(self.parents.data_ptr(), length, length, visible.data_ptr())
         return visible
 
+    def first(self, budget: int) -> DraftTree:
+        """The tree of a smaller budget: the first nodes of this one."""
+        nodes = min(budget, self.num_nodes)
+        return DraftTree(np.ascontiguousarray(self.buffer[:, : nodes + 1]), budget, nodes)
+
     @staticmethod
     def from_parents(parents: Sequence[int], token_ids: Sequence[int]) -> DraftTree:
         """A tree of any shape, for tests and fixed topologies: no candidate rows, all log-weights 0.

@@ -36,7 +36,7 @@ def budget_of(step: Step) -> int | None:
     """The budget the step was drafted with, 0 where nothing was drafted; None where it failed."""
     if step.tree is None or step.accept is None or step.committed is None:
         return None
-    return 0 if step.draft is None else step.settings.budget
+    return 0 if step.draft is None else step.budget
 
 
 def with_budget(step: Step, budget: int) -> Outcome:

@@ -40,11 +40,11 @@ def test_every_setting_is_a_flag_with_its_description(capsys: pytest.CaptureFixt
     [
         (
             ["run", "--prompt", "x", "--budget", "-1"],
-            "--budget: budget cannot be -1: input should be greater than or equal to 0",
+            '--budget: budget cannot be -1: input should be an integer from 0 to 1024, or "auto"',
         ),
         (
             ["run", "--prompt", "x", "--budget", "2000"],
-            "--budget: budget cannot be 2000: input should be less than or equal to 1024",
+            '--budget: budget cannot be 2000: input should be an integer from 0 to 1024, or "auto"',
         ),
         (
             ["run", "--prompt", "x", "--temperature", "nan"],
@@ -60,7 +60,10 @@ def test_every_setting_is_a_flag_with_its_description(capsys: pytest.CaptureFixt
         (["run", "--prompt-file", "/no/such/file"], "--prompt-file /no/such/file: No such file"),
         (["run", "--prompt", "x", "--trace", "/no/such/folder/t.json"], "its folder does not exist"),
         (["check", "/no/such/file"], "/no/such/file: No such file"),
-        (["run", "--prompt", "x", "--budget", "many"], "invalid int value: 'many'"),
+        (
+            ["run", "--prompt", "x", "--budget", "many"],
+            "--budget: budget cannot be 'many': input should be an integer",
+        ),
         (["run", "--prompt", "x", "--method", "magic"], "invalid choice: 'magic'"),
         (["run"], "one of the arguments --prompt --prompt-file is required"),
         (["fly"], "invalid choice: 'fly'"),

@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from ddtree.autobudget import StepTimes
 from ddtree.drafters.base import Context, Draft, DraftFault
 
 Rows = Callable[[tuple[int, ...]], Sequence[float]]
@@ -48,6 +49,7 @@ class FakeTarget:
         self.num_layers, self.hidden_size, self.notes = 1, 1, []
         self.model = SimpleNamespace()
         self.native = None
+        self.times = StepTimes()
         self.passes: list[dict[str, Any]] = []
 
     def new_cache(self, capacity: int, taps: Sequence[int] = ()) -> FakeCache:
