@@ -19,10 +19,12 @@ import torch
 
 from ddtree.autobudget import AutoBudget
 from ddtree.describe import drafter_info, engine_info, target_info
-from ddtree.drafters.base import Context, Draft, Drafter, DraftFault
+from ddtree.drafters.base import DRAFT_TEMPERATURE, Context, Draft, Drafter, DraftFault, candidates_for
+from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.kvcache import TargetCache
+from ddtree.pipeline import Pipeline, StaticMode, TotalClock, static_mode
 from ddtree.prompt import SettingsError, encode_prompt
 from ddtree.record import StageClock, StepRecord
 from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
@@ -40,14 +42,6 @@ from ddtree.trace import (
     Trace,
 )
 from ddtree.tree import DraftTree, build_ddtree_tree
-
-DRAFT_TEMPERATURE = 1.0
-"""The drafter's logits are divided by this before they become the tree's log-probabilities (of a hybrid,
-before n-gram continuations are mixed in)."""
-
-MIN_CANDIDATES = 32
-"""Entries of a candidate row that are looked at even for small budgets: the rank of a missed token is worth
-knowing, and costs nothing."""
 
 
 @dataclass
@@ -68,6 +62,7 @@ class Run:
     step_s: float = 0.0
     prefill_s: float = 0.0
     lossy: bool = False
+    pipeline: Pipeline | None = None  # where steps are static ones
 
     @property
     def committed(self) -> int:
@@ -80,6 +75,13 @@ class Run:
     def cancel(self) -> None:
         """End the run between two steps."""
         self.finish_reason = self.finish_reason or "cancelled"
+        self.release()
+
+    def release(self) -> None:
+        """What the run holds of a device that another run can use is given back."""
+        if self.pipeline is not None:
+            self.pipeline.release()
+            self.pipeline = None
 
 
 class TreeDecoder:
@@ -96,7 +98,10 @@ class TreeDecoder:
         drafters: Drafter | Sequence[Drafter] | None = None,
         settings: Settings | None = None,
         not_used: str | None = None,
+        static: StaticMode | None = None,
     ) -> None:
+        """static: how steps that a DFlash drafter drafts run as one sequence of device work (None: captured
+        on CUDA, not at all on a CPU)."""
         given = [] if drafters is None else list(drafters) if isinstance(drafters, Sequence) else [drafters]
         kinds = {drafter.kind: drafter for drafter in given}
         if "ngram" not in kinds:
@@ -106,6 +111,11 @@ class TreeDecoder:
         self.target = target
         self.drafters: dict[DrafterName, Drafter] = {drafter.kind: drafter for drafter in given}
         self.not_used = not_used
+        dflash = kinds.get("dflash")
+        self._static_drafter = dflash if isinstance(dflash, DFlashDrafter) else None
+        self._static = None
+        if self._static_drafter is not None:
+            self._static = static or static_mode(target)
         self.tokens = TokenText(target.tokenizer)
         self.taps = next((drafter.taps for drafter in given if drafter.taps), ())
         self._run: Run | None = None
@@ -133,7 +143,8 @@ class TreeDecoder:
 
     def resolve(self, settings: Settings) -> Settings:
         """`settings` with drafter, block_size and chat chosen. Raises SettingsError."""
-        name = settings.drafter or next(iter(self.drafters))
+        fastest = next(iter(self.drafters)) if self._static is None else "dflash"
+        name = settings.drafter or fastest
         if name not in self.drafters:
             there = ", ".join(self.drafters)
             why = f": {self.not_used}" if self.not_used else ""
@@ -159,13 +170,20 @@ class TreeDecoder:
         settings = self.resolve(self._settings)
         token_ids = encode_prompt(self.target, prompt, settings)
         seed = secrets.randbits(53) if settings.seed is None else settings.seed
-        rows = MAX_BUDGET + 1
+        tokens = len(token_ids) + settings.max_new_tokens
+        pipeline = None
+        if self._static is not None and self._static_drafter is not None:
+            pipeline = Pipeline.take(self.target, self._static_drafter, self._static, tokens)
+            cache = pipeline.state.cache
+        else:
+            cache = self.target.new_cache(tokens + MAX_BUDGET + 1, self.taps)
         self._run = Run(
             created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             prompt=Prompt(text=prompt, token_ids=token_ids, texts=RunningText(self.tokens).push(token_ids)),
             settings=settings.model_copy(update={"seed": seed}),
             token_ids=list(token_ids),
-            cache=self.target.new_cache(len(token_ids) + settings.max_new_tokens + rows, self.taps),
+            cache=cache,
+            pipeline=pipeline,
             text=RunningText(self.tokens),
             auto=AutoBudget(self.target.times),
         )
@@ -189,7 +207,42 @@ class TreeDecoder:
         if run.finish_reason is not None:
             raise ValueError(f"the run has finished ({run.finish_reason}); start another")
         with nullcontext() if self.target.native is None else self.target.native.alone():
-            return self._step(run)
+            step = self._static_step(run) or self._step(run)
+        if run.finish_reason is not None:
+            run.release()
+        return step
+
+    def _static_step(self, run: Run) -> Step | None:
+        """The next step of the run's pipeline; None where there is none, or where the settings need another
+        way and nothing was launched before they came."""
+        if run.pipeline is None:
+            return None
+        clock = TotalClock()
+        settings = self.resolve(self._settings).model_copy(update={"seed": run.settings.seed})
+        wanted = settings if _is_static(settings) else None
+        launched = run.pipeline.advance(wanted, run.token_ids, run.steps, _seed(settings))
+        if launched is None:
+            return None
+        clock.device_s = launched.wait()
+        record = StepRecord(
+            self.tokens, launched.index, run.token_ids[-1], run.root_position, launched.settings
+        )
+        run.lossy |= launched.settings.lossy
+        try:
+            draft = launched.draft()
+            tree, arrays = launched.tree()
+            record.drafted(draft, tree, arrays)
+            verdict = launched.verdict()
+        except (DraftFault, ValueError) as fault:
+            return self._fail(run, record, fault)
+        committed = self._accept(run, tree, verdict)
+        run.pipeline.committed(launched, run.root_position)
+        rows = launched.output.target_rows
+        record.sampled(rows, verdict, *launched.coins(), draft, along_path=True)
+        step = record.finish(committed, self._texts(run, committed), clock)
+        run.steps += 1
+        run.step_s += clock.total_s
+        return step
 
     def _step(self, run: Run) -> Step:
         settings = self.resolve(self._settings).model_copy(update={"seed": run.settings.seed})
@@ -216,12 +269,8 @@ class TreeDecoder:
             uniform, final = coins(_seed(settings), run.steps, len(candidates))
             verdict = _walk(logits, candidates, arrays, uniform, final, settings)
             clock.mark("sample")
-        except DraftFault as fault:
-            return self._fail(
-                run, record, StepError(code="draft_fault", message=str(fault), depth=fault.depth)
-            )
-        except ValueError as fault:  # the sampler names the faulty row
-            return self._fail(run, record, StepError(code="target_fault", message=str(fault)))
+        except (DraftFault, ValueError) as fault:  # the sampler names the faulty row
+            return self._fail(run, record, fault)
         committed = self._commit(run, tree, verdict)
         clock.mark("commit")
         record.sampled(logits, verdict, uniform, final, draft)
@@ -274,7 +323,7 @@ class TreeDecoder:
             run.drafter_states[settings.drafter],
             Context(run.token_ids, run.cache.features, settings.temperature),
             block_size=block_size,
-            candidates=min(max(settings.budget, MIN_CANDIDATES), self.target.vocab_size),
+            candidates=candidates_for(settings.budget, self.target.vocab_size),
             temperature=DRAFT_TEMPERATURE,
         )
 
@@ -319,6 +368,12 @@ class TreeDecoder:
         return self.target.verify(run.cache, candidates, positions, tree.visibility())
 
     def _commit(self, run: Run, tree: DraftTree, verdict: TreeVerdict) -> list[int]:
+        """Take over what is accepted, in the target's cache as well."""
+        committed = self._accept(run, tree, verdict)
+        self.target.commit(run.cache, verdict.accept_index[: len(committed)])
+        return committed
+
+    def _accept(self, run: Run, tree: DraftTree, verdict: TreeVerdict) -> list[int]:
         """Take over the accepted path and the bonus, cut after the first stop token and at max_new_tokens.
 
         Tokens, counters and the cache are cut at the same place: of k committed tokens the last is the next
@@ -328,7 +383,6 @@ class TreeDecoder:
         committed, run.finish_reason = cut_committed(
             path, self.target.stop_token_ids, run.settings.max_new_tokens - run.committed
         )
-        self.target.commit(run.cache, verdict.accept_index[: len(committed)])
         run.token_ids += committed
         run.accepted_drafts += min(verdict.accept_token_num, len(committed))
         return committed
@@ -339,9 +393,11 @@ class TreeDecoder:
             texts[-1] += run.text.finish()
         return texts
 
-    def _fail(self, run: Run, record: StepRecord, error: StepError) -> Step:
+    def _fail(self, run: Run, record: StepRecord, fault: Exception) -> Step:
         run.finish_reason = "error"
-        return record.failed(error)
+        if isinstance(fault, DraftFault):
+            return record.failed(StepError(code="draft_fault", message=str(fault), depth=fault.depth))
+        return record.failed(StepError(code="target_fault", message=str(fault)))
 
     # ---- what the trace says of the run ----
 
@@ -390,6 +446,13 @@ def cut_committed(
 
 def _source(draft: Draft | None) -> DrafterName | None:
     return None if draft is None else draft.source
+
+
+def _is_static(settings: Settings) -> bool:
+    """Whether a static step can do it. N-grams are looked up on the host, and so is the budget "auto"."""
+    if settings.budget == "auto":
+        return False
+    return settings.drafter == "dflash" or settings.method == "autoregressive" or settings.budget == 0
 
 
 def _seed(settings: Settings) -> int:

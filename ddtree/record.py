@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -27,7 +28,7 @@ class StageClock:
     """Wall time of each stage: `mark` ends the stage that went before it."""
 
     def __init__(self) -> None:
-        self._began = self._last = time.perf_counter()
+        self.began = self._last = time.perf_counter()
         self._stages: dict[str, float] = {}
         self.total_s = 0.0
 
@@ -38,7 +39,7 @@ class StageClock:
 
     def timing(self) -> trace.Timing:
         """The stages in milliseconds; `other` is what of the total lies in no stage: this file's own work."""
-        self.total_s = time.perf_counter() - self._began
+        self.total_s = time.perf_counter() - self.began
         total = self.total_s * 1e3
         return trace.Timing(**self._stages, other=max(0.0, total - sum(self._stages.values())), total=total)
 
@@ -151,14 +152,16 @@ class StepRecord:
         uniform: torch.Tensor,
         final: float,
         draft: Draft | None,
+        along_path: bool = False,
     ) -> None:
+        """logits: a row for each node, or, along the path, for each node that was visited."""
         settings = self._settings
         visited = verdict.accept_index
         rows = [self._row_of_children(node) for node in visited]
         whole, whole_rows = (None, rows) if draft is None else draft.whole_rows(rows)
         views = observe_rows(
             logits,
-            visited,
+            range(len(visited)) if along_path else visited,
             temperature=settings.temperature,
             top_k=settings.top_k,
             top_p=settings.top_p,
@@ -168,6 +171,7 @@ class StepRecord:
             draft_temperature=1.0,
             count=SHOWN_TOKENS,
         )
+        views = [replace(view, node=node) for view, node in zip(views, visited, strict=True)]
         self._parts["target"] = self._scores(views, rows)
         coins = uniform.tolist()
         self._parts["sampling"] = trace.Sampling(

@@ -56,6 +56,8 @@ class Target:
         self.layer_windows = tuple(layer_windows)
         self._windows = sorted(set(layer_windows))
         self.native: NativePass | None = None
+        self.idle: list[Any] = []
+        """Pipelines of runs that have ended, with their graphs, for the next ones (ddtree/pipeline.py)."""
         self.times = StepTimes()
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -87,6 +89,9 @@ class Target:
         """Scores n rows: token_ids [n] int64, positions [n] int64, visibility [n, n] bool (row i sees row j).
         Returns logits [n, V] in the model's dtype. The rows stand behind the committed ones until `commit` or
         the next pass. Raises ValueError when the cache has no room for them."""
+        token_ids, positions, visibility = (
+            part.to(self.device) for part in (token_ids, positions, visibility)
+        )
         return self._forward(cache, token_ids, positions, visibility, last_logits_only=False)
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
