@@ -49,6 +49,7 @@ class RowTiming(Answer):
 class WhatIf(Answer):
     steps: int
     left_out: int
+    auto: int  # steps whose budget was "auto"
     points: list[BudgetPoint]
     times: list[RowTiming]
     measured: list[int]
@@ -172,6 +173,7 @@ def _whatif(curve: Curve) -> WhatIf:
     return WhatIf(
         steps=curve.steps,
         left_out=curve.left_out,
+        auto=curve.auto,
         points=points,
         times=times,
         measured=curve.measured,

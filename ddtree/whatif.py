@@ -112,6 +112,7 @@ class Curve:
 
     steps: int  # contexts: the steps drafted with the last point's budget or more
     left_out: int  # steps of smaller budgets, which cannot tell of all points
+    auto: int  # contexts whose budget was chosen ("auto"): more nodes where more were promised
     points: list[Point]
     times: list[RowTime]
     measured: list[int]  # budgets that LEAST_TIMED steps or more were timed at
@@ -151,7 +152,8 @@ def budget_curve(steps: Iterable[Step], timed: Iterable[Step]) -> Curve:
         if time.steps >= LEAST_TIMED:
             stairs[time.source][time.rows] = time.total
     points = [_point(contexts, budget, stairs) for budget in range(reach + 1)]
-    return Curve(len(contexts), len(whole) - len(contexts), points, times, measured)
+    auto = sum(step.auto is not None for step, _ in contexts)
+    return Curve(len(contexts), len(whole) - len(contexts), auto, points, times, measured)
 
 
 def _point(

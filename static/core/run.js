@@ -26,7 +26,7 @@ function outlineOf(step) {
     committed: texts.length,
     lossy: step.settings.threshold_single < 1 || step.settings.threshold_acc < 1,
     failed: step.error !== null,
-    settings: step.settings,
+    settings: step.auto ? { ...step.settings, budget: "auto" } : step.settings, // as they were asked for
   };
 }
 

@@ -92,12 +92,16 @@ function drawTables({ points, times }, at) {
   $("tbody", handle("times-table")).replaceChildren(...timed);
 }
 
-function note({ steps, left_out, points, measured: budgets, best: winner }) {
+function note({ steps, left_out, auto, points, measured: budgets, best: winner }) {
   const parts = [
     `An estimate: the same ${count(steps, "context")} of this run, each tree cut to its first nodes; a run with another budget would meet other contexts.`,
   ];
   if (left_out)
     parts.push(`${count(left_out, "step")} drafted with fewer than ${points.length - 1} nodes left out.`);
+  if (auto)
+    parts.push(
+      `${count(auto, "step")} chose the budget (auto): more nodes where more were promised, which flatters large budgets here.`,
+    );
   if (winner !== null)
     parts.push(
       "A step is charged the mean time of the next row count that three steps or more of this run had: a staircase, no fitted line.",

@@ -6,6 +6,7 @@ import { $, $$, handle } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { onTouch, touch } from "../core/schedule.js";
 import { setError, store } from "../core/store.js";
+import { isAuto, onSwitch, setAuto } from "./auto-switch.js";
 
 const TYPING = 250; // ms of rest before a typed value counts
 const DRAGGING = 60; // ms between values sent while a slider moves
@@ -35,6 +36,7 @@ function read(name) {
   const field = fields.get(name);
   switch (field.dataset.kind) {
     case "number":
+      if (isAuto(name)) return "auto";
       return field.validity.badInput ? "" : parsed(field.value);
     case "seed":
       return seedOf(field.value);
@@ -55,6 +57,8 @@ function write(name, value) {
     const option = $(`input[value="${CSS.escape(String(value))}"]`, field);
     if (option) option.checked = true;
   } else if (field.dataset.kind === "number" && value != null) {
+    setAuto(name, value === "auto");
+    if (value === "auto") return;
     field.value = value;
     sliderOf(name).value = value;
   }
@@ -123,11 +127,14 @@ function connectFields() {
   for (const [name, field] of fields) {
     const slider = sliderOf(name);
     slider?.addEventListener("input", () => {
+      setAuto(name, false);
       field.value = slider.value;
       throttle(name, () => changed(name));
     });
     slider?.addEventListener("change", () => settleDown(name, 0, () => changed(name)));
+    onSwitch(name, () => settleDown(name, 0, () => changed(name)));
     field.addEventListener("input", () => {
+      if (field.value !== "") setAuto(name, false);
       if (slider) slider.value = field.value === "" ? field.placeholder || slider.value : field.value;
       settleDown(name, TYPING, () => changed(name));
     });

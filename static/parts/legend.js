@@ -1,7 +1,7 @@
 // Legends: samples drawn with the same shapes and tokens as what they explain; and the facts of a tree.
 
 import { $, el, num, svg } from "../core/dom.js";
-import { count, setting } from "../core/format.js";
+import { count, fixed, millis, setting } from "../core/format.js";
 import { onTouch } from "../core/schedule.js";
 import { leavePasted, shownView, store } from "../core/store.js";
 
@@ -67,6 +67,14 @@ function drawLegend(view) {
   for (const item of $("#legend").children) item.hidden = shown[item.dataset.of] === false;
 }
 
+/** That the step chose its budget, and from what. */
+function autoFact({ ceiling, emitted, ms }) {
+  const title = ceiling
+    ? `Of ${ceiling} nodes at most, the number that promised the most tokens a second: ${fixed(emitted, 2)} tokens in ${millis(ms)} ms`
+    : "Drafting had promised fewer tokens a second than plain decoding: this step did without";
+  return el("span", { title, data: { testid: "auto-fact" } }, ", auto");
+}
+
 /** What the tree is made with: "15 of 15 nodes", drafter, temperature. */
 function drawFacts() {
   const view = shownView();
@@ -75,6 +83,7 @@ function drawFacts() {
   if (!view) return facts.replaceChildren();
   const { step } = view;
   const nodes = [num(view.size), ` of ${step.settings.budget} nodes`];
+  if (step.auto) nodes.splice(1, 1, view.size === 1 ? " node" : " nodes", autoFact(step.auto)); // it is all used
   if (step.index == null) {
     const back = el(
       "button",
@@ -94,7 +103,7 @@ function drawFacts() {
     top_p < 1 ? `top-p ${top_p}` : null,
     top_k > 0 ? `top-k ${top_k}` : null,
   ];
-  const shown = method === "chain" ? [count(view.size, "node")] : nodes;
+  const shown = method === "chain" ? [count(view.size, "node"), ...nodes.slice(2)] : nodes;
   facts.replaceChildren(...shown, ` · ${words.filter(Boolean).join(" · ")}`);
 }
 
