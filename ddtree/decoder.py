@@ -24,12 +24,12 @@ from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.kvcache import TargetCache
-from ddtree.pipeline import Pipeline, StaticMode, TotalClock, static_mode
 from ddtree.prompt import SettingsError, encode_prompt
 from ddtree.record import StageClock, StepRecord
 from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
 from ddtree.sampling import TreeVerdict, coins, verify_tree, verify_tree_greedy
 from ddtree.settings import FIXED_IN_A_RUN, MAX_BUDGET, DrafterName, Settings
+from ddtree.static_pipeline import Pipeline, StaticMode, TotalClock, static_mode
 from ddtree.target import Target
 from ddtree.text import RunningText, TokenText
 from ddtree.trace import (

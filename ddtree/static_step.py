@@ -144,21 +144,12 @@ class StaticStep:
         log_probs, token_ids, draft_rows = self.draft(plan)
         fields, retrieve, visible, tree_status = self.build(plan, log_probs, token_ids)
         logits, features = self.verify(fields, visible)
-        drawn = self._coins[plan.rows](self.state.seed, self.state.step)
+        drawn = self.coins(plan)
         walk = self.sample(plan, logits, fields, retrieve, drawn)
-        path, outcome, _, _, _, walk_status = walk
-        rows = path[: plan.path_rows].clamp(min=0)
-        self.commit(plan, rows, outcome, walk_status, features)
+        self.commit(plan, walk, features)
+        along_path = logits.index_select(0, _path_rows(plan, walk))
         return StepOutput(
-            log_probs,
-            token_ids,
-            fields,
-            retrieve,
-            tree_status,
-            *drawn,
-            *walk,
-            logits.index_select(0, rows),
-            draft_rows,
+            log_probs, token_ids, fields, retrieve, tree_status, *drawn, *walk, along_path, draft_rows
         )
 
     # ---- the stages ----
@@ -212,6 +203,10 @@ class StaticStep:
         positions = (state.length + fields[1]).clamp(max=self.target.max_context - 1)
         return self.target.score(state.cache, state.length, fields[0], positions, visible)
 
+    def coins(self, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the nodes, float32 [n], and of the bonus token, float32 [1]."""
+        return self._coins[plan.rows](self.state.seed, self.state.step)
+
     def sample(
         self,
         plan: Plan,
@@ -229,16 +224,11 @@ class StaticStep:
         path, outcome, bonus, tried, decisions, status = walked
         return path[0], outcome[0], bonus[0], tried[0], decisions[0], status
 
-    def commit(
-        self,
-        plan: Plan,
-        rows: torch.Tensor,
-        outcome: torch.Tensor,
-        walk_status: torch.Tensor,
-        features: torch.Tensor,
-    ) -> None:
-        """Moves the path's rows (int64 [P]) to the front in keys, values, features and the drafter's context;
-        the next root is the bonus token. After a fault the run stays where it was."""
+    def commit(self, plan: Plan, walk: Walk, features: torch.Tensor) -> None:
+        """Moves the path's rows to the front in keys, values, features and the drafter's context; the next
+        root is the bonus token. After a fault the run stays where it was."""
+        _, outcome, _, _, _, status = walk
+        rows = _path_rows(plan, walk)
         state = self.state
         kept = state.length + torch.arange(plan.path_rows, device=rows.device)
         state.cache.move(state.length + rows, kept)
@@ -248,10 +238,15 @@ class StaticStep:
         accepted = outcome[:1].clamp(min=0)
         if plan.depth:
             state.drafter.extend(of_path, kept, accepted)
-        sound = walk_status == 0
+        sound = status == 0
         state.root.copy_(torch.where(sound, outcome[2:3], state.root))
         state.length.add_(torch.where(sound, accepted + 1, 0))
         state.step.add_(1)
+
+
+def _path_rows(plan: Plan, walk: Walk) -> torch.Tensor:
+    """int64 [P]: the path's nodes, behind it the root."""
+    return walk[0][: plan.path_rows].clamp(min=0)
 
 
 def static_topk(logits: torch.Tensor, k: int, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -57,7 +57,7 @@ class Target:
         self._windows = sorted(set(layer_windows))
         self.native: NativePass | None = None
         self.idle: list[Any] = []
-        """Pipelines of runs that have ended, with their graphs, for the next ones (ddtree/pipeline.py)."""
+        """Pipelines of ended runs, with their graphs, for the next ones (ddtree/static_pipeline.py)."""
         self.times = StepTimes()
         self._keeps_last_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
 

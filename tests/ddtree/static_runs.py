@@ -13,8 +13,8 @@ from tiny_models import BASE, ours, twins
 from ddtree.decoder import TreeDecoder
 from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.loading import make_target
-from ddtree.pipeline import StaticMode
 from ddtree.settings import Settings
+from ddtree.static_pipeline import StaticMode
 from ddtree.target import Target
 from ddtree.trace import Step, Trace
 

@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddtree.drafters import dflash
 from ddtree.drafters.dflash import DFlashDrafter
-from ddtree.pipeline import StaticMode
 from ddtree.replay import check_trace
 from ddtree.settings import Settings
+from ddtree.static_pipeline import StaticMode
 from ddtree.static_step import BUCKETS, Plan, StaticState, StaticStep, plan_step, static_topk
 from ddtree.target import Target
 from ddtree.topk import topk_log_softmax
@@ -41,7 +41,7 @@ MODES = pytest.mark.parametrize("mode", [UNPADDED, PADDED], ids=["unpadded", "pa
 RUNS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "greedy, large": {"budget": 100},
-    "sampled": {"temperature": 1.0, "budget": 60},
+    "sampled": {"temperature": 2.0, "budget": 100},
     "filtered": {"temperature": 1.5, "top_k": 8, "top_p": 0.9, "budget": 31},
     "lossy": {"temperature": 1.0, "threshold_single": 0.5, "threshold_acc": 0.8},
     "chain": {"method": "chain", "temperature": 1.2},
@@ -68,7 +68,7 @@ def pair() -> tuple[Target, DFlashDrafter]:
 
 
 def settings(**changes: Any) -> Settings:
-    return Settings(**{"drafter": "dflash", "seed": 2**63 + 17, "max_new_tokens": 30, **changes})
+    return Settings(**{"drafter": "dflash", "seed": 2**63 + 17, "max_new_tokens": 16, **changes})
 
 
 def assert_same(static: Trace, loop: Trace) -> None:
@@ -327,3 +327,26 @@ def test_shapes_do_not_depend_on_values(plain_pair: tuple[Target, DFlashDrafter]
         fake = step(plan)
     for name, one, other in zip(real._fields, fake, real, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype), name
+
+
+def test_all_but_the_targets_modules_is_one_graph_to_torch_compile(
+    plain_pair: tuple[Target, DFlashDrafter],
+) -> None:
+    plan = PLANS[0]
+    logits = torch.randn(plan.rows, LETTERS, generator=torch.Generator().manual_seed(1))
+    features = torch.randn(plan.rows, 3 * 64, generator=torch.Generator().manual_seed(2))
+
+    def around_the_target(step: StaticStep) -> tuple[torch.Tensor, ...]:
+        log_probs, token_ids, _ = step.draft(plan)
+        fields, retrieve, visible, _ = step.build(plan, log_probs, token_ids)
+        drawn = step.coins(plan)
+        walk = step.sample(plan, logits, fields, retrieve, drawn)
+        step.commit(plan, walk, features)
+        return fields, retrieve, visible, *drawn, *walk
+
+    plain, compiled = prepared(plain_pair, plan), prepared(plain_pair, plan)
+    with torch.no_grad():
+        whole = torch.compile(lambda: around_the_target(compiled), fullgraph=True, backend="eager")
+        for one, other in zip(whole(), around_the_target(plain), strict=True):
+            assert one.equal(other)
+    assert compiled.state.length.equal(plain.state.length) and compiled.state.root.equal(plain.state.root)

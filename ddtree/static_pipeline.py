@@ -47,10 +47,10 @@ def static_mode(target: Target) -> StaticMode | None:
     """What suits the machine: captured on CUDA, with kernels for it and a dense target; None elsewhere."""
     if target.device.type != "cuda" or not has_kernels_for(torch.empty(0, device=target.device)):
         return None
-    return StaticMode(new_capture=CudaCapture) if _is_dense(target) else None
+    return StaticMode(new_capture=CudaCapture) if is_dense(target) else None
 
 
-def _is_dense(target: Target) -> bool:
+def is_dense(target: Target) -> bool:
     """Whether no layer routes tokens to experts, which takes counts that only the device knows."""
     return not any(name.endswith(".experts") for name, _ in target.model.named_modules())
 
