@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         "code 1 if there is one.",
     )
     check.add_argument(
-        "file", metavar="FILE", help="a trace, as exported by the page or by `ddtree run --trace`"
+        "file",
+        metavar="FILE",
+        help="a trace or a list of them, as exported by the page or by `ddtree run --trace`",
     )
     check.set_defaults(command=_check)
     schema = commands.add_parser(

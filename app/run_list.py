@@ -45,7 +45,7 @@ Sort = Literal[
 ]
 Order = Literal["asc", "desc"]
 Search = Annotated[str, Query(max_length=400)]
-Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f,]+$")]
+Tag = Annotated[str, Field(min_length=1, max_length=64, pattern=r'^[^\x00-\x1f,"]+$')]
 
 
 class Edit(BaseModel):

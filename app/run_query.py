@@ -19,7 +19,7 @@ from app.run_schema import SORTS
 
 _SHORT = ("prompt", "target", "tags", "notes")
 _MOST_WORDS = 16
-_WORD = re.compile(r'"([^"]+)"|(\S+)')
+_WORD = re.compile(r'(tag:)?(?:"([^"]+)"|(\S+))')
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def select_page(reader: sqlite3.Connection, columns: str, query: RunQuery, limit
 
 def _narrowed(query: RunQuery) -> tuple[str, list[Any]]:
     """Conditions for the words of a search: all must be there, "several words" in quotation marks as they
-    stand, `tag:NAME` as a whole tag."""
+    stand, `tag:NAME` or `tag:"A NAME"` as a whole tag."""
     where, values = "", list[Any]()
-    for phrase, single in _WORD.findall(query.search)[:_MOST_WORDS]:
+    for tag, phrase, single in _WORD.findall(query.search)[:_MOST_WORDS]:
         word = phrase or single
-        if word.startswith("tag:") and len(word) > 4:
+        if tag:
             where += " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = lower(?))"
-            values.append(word[4:])
+            values.append(word)
         elif len(word) >= 3:
             where += " AND number IN (SELECT rowid FROM words WHERE words MATCH ?)"
             values.append('"' + word.replace('"', '""') + '"')

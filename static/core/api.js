@@ -15,9 +15,21 @@ async function call(path, options = {}) {
 const post = (path, body, type = "application/json") =>
   call(path, { method: "POST", headers: { "Content-Type": type }, body });
 
-export const listRuns = () => call("/api/runs");
+/** A page of the list: {search, sort, order, after, limit}. */
+export const listRuns = (query = {}) => call(`/api/runs?${new URLSearchParams(query)}`);
+export const fetchRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`);
+/** New tags, new notes, or both. */
+export const editRun = (id, edit) =>
+  call(`/api/runs/${encodeURIComponent(id)}`, {
+    method: "PATCH",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(edit),
+  });
 export const deleteRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`, { method: "DELETE" });
 export const importTrace = (file) => post("/api/traces", file);
+export const restoreRun = (id) => call(`/api/runs/${encodeURIComponent(id)}/restore`, { method: "POST" });
+export const runsFileUrl = (ids) => `/api/runs/export?ids=${ids.join(",")}`;
+export const tableUrl = (query) => `/api/runs.csv?${new URLSearchParams(query)}`;
 export const buildTree = (text) => post("/api/tree", text);
 export const traceUrl = (id) => `/api/runs/${encodeURIComponent(id)}/trace`;
 /** What-if by budget and acceptance of the steps from..to, both included. */

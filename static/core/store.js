@@ -1,6 +1,7 @@
 // The state of the page, and the only place where it changes. Panes read it when they draw; topics tell them
 // when: connection, model, run (head, state, summary), steps (a new outline), view (the step shown),
-// node (the selected one), settings (in force), error, whatif (the marker), tab (what the centre shows).
+// node (the selected one), settings (in force), error, whatif (the marker), tab (what the centre shows),
+// list (of stored runs).
 
 import { Run } from "./run.js";
 import { touch } from "./schedule.js";
@@ -18,6 +19,7 @@ export const store = {
   whatif: null, // budget of the what-if marker; null: as run
   tab: "step", // step | whatif | acceptance
   error: null, // {message, field}
+  list: null, // the list of stored runs: {search, sort, order}; null: not shown
   received: 0, // when the newest frame came
 };
 
@@ -149,6 +151,12 @@ export function setWhatif(budget) {
 export function setTab(tab) {
   store.tab = tab;
   touch("tab", "size");
+}
+
+/** Show the list of stored runs as {search, sort, order}; null closes it. */
+export function setList(list) {
+  store.list = list;
+  touch("list");
 }
 
 /** Whether what is shown leaves the target's distribution. */

@@ -11,14 +11,17 @@ const zone = $("#dropzone");
 
 let watch = () => {};
 
-function exportRun() {
-  const link = el("a", { href: traceUrl(store.run.id), download: `${store.run.id}.json` });
+/** Let the browser save what an address answers with; the server names the file unless `name` does. */
+export function save(url, name = "") {
+  const link = el("a", { href: url, download: name });
   document.body.append(link);
   link.click();
   link.remove();
 }
 
 /** Give a file to the server; only when it took it does the page show it. */
+const exportRun = () => save(traceUrl(store.run.id), `${store.run.id}.json`);
+
 async function open(file) {
   setError(null);
   try {

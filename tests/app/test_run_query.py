@@ -115,7 +115,13 @@ def test_words_are_found_in_prompt_text_tags_notes_and_model(tmp_path: Path) -> 
 
     assert found("river") == found("iver Name") == found("delta") == [river]
     assert found('"1 2 3 4 5"') == found("fake") == [lake, river]  # the text; the model
-    assert found("slow") == found('tag:long "slow run"') == found("tag:LONG") == [river]
+    assert (
+        found("slow")
+        == found('tag:long "slow run"')
+        == found("tag:LONG")
+        == found('tag:"slow run"')
+        == [river]
+    )
     assert found("words") == found("quoted 100%") == [lake]
     assert found("la") == [lake] and found("river lake") == found("tag:slow") == []
     assert found('" OR 1=1 --') == found("%_%") == found("' OR ''='") == []

@@ -52,7 +52,7 @@ def test_axe_finds_nothing_serious_in_the_dialogs(
         scope.handle(name).click()
         expect(scope.handle(f"{name}-dialog")).to_be_visible()
         if name == "runs":
-            expect(scope.handle("runlist").locator("li[data-run]").first).to_be_visible()
+            expect(scope.handle("runlist").locator("[data-run]").first).to_be_visible()
         assert findings(scope) == []
         scope.page.keyboard.press("Escape")
 

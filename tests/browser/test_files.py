@@ -81,7 +81,7 @@ def test_stored_runs_are_opened_again(live: Scope, recorded: Path) -> None:
     live.page.goto(live.page.url.split("#")[0])
     live.ready()
     live.handle("runs").click()
-    first = live.handle("runlist").locator("li").first
+    first = live.handle("runlist").locator("tr").first
     expect(first).to_contain_text("Name three rivers")
     first.get_by_role("button").first.click()
     expect(live.handle("runs-dialog")).to_be_hidden()
