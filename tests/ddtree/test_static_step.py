@@ -25,7 +25,9 @@ from tiny_drafters import random_model
 from tiny_models import BASE, NARROW, WINDOW
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from ddtree import loading
 from ddtree.drafters import dflash
 from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.replay import check_trace
@@ -280,15 +282,20 @@ PLANS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def plain_pair() -> tuple[Target, DFlashDrafter]:
+def plain(kind: str = "llama", **options: Any) -> tuple[Target, DFlashDrafter]:
     """Modules as a GPU runs them: nothing repacked, no native pass."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dflash, "pack_model", lambda _: None)
-        patch.setattr(dflash, "merge_projections", lambda _: None)
-        pair = tiny_pair()
+        for module in (dflash, loading):
+            patch.setattr(module, "pack_model", lambda _: [])
+            patch.setattr(module, "merge_projections", lambda _: None)
+        pair = tiny_pair(kind, **options)
     pair[0].native = None
     return pair
+
+
+@pytest.fixture(scope="module")
+def plain_pair() -> tuple[Target, DFlashDrafter]:
+    return plain()
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["tree", "chain", "autoregressive"])
@@ -327,6 +334,34 @@ def test_shapes_do_not_depend_on_values(plain_pair: tuple[Target, DFlashDrafter]
         fake = step(plan)
     for name, one, other in zip(real._fields, fake, real, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype), name
+
+
+class NoHostTensors(TorchDispatchMode):
+    """Fails where an operator reads or writes host memory: on a GPU that is a copy that may wait."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            assert not (isinstance(leaf, torch.Tensor) and leaf.is_cpu), f"{func.name()} touches the host"
+        return result
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+def test_a_step_reads_nothing_from_the_host(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device, which has shapes and no values, as on any that is not the host's."""
+    windows = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    target, drafter = plain(kind, **(windows if kind == "gemma3_text" else {}))
+    meta = torch.device("meta")
+    for module in (target.model, drafter.model):
+        module.to(meta)
+    monkeypatch.setattr(target, "device", meta)
+    monkeypatch.setattr(drafter, "_device", meta)
+    step = StaticStep(target, StaticState(target, drafter, 128))
+    for plan in PLANS:
+        step.prepare(plan)
+        with NoHostTensors():
+            output = step(plan)
+        assert output.target_rows.shape == (plan.path_rows, LETTERS)
 
 
 def test_all_but_the_targets_modules_is_one_graph_to_torch_compile(
