@@ -23,6 +23,8 @@ import "./panes/text.js";
 import "./panes/tiles.js";
 import "./panes/scrubber.js";
 import "./panes/analysis.js";
+import "./panes/encoding.js";
+import "./panes/inspect.js";
 import { startLanes } from "./panes/lanes.js";
 import { refuse, startControls } from "./parts/controls.js";
 import { startRunbar } from "./parts/runbar.js";

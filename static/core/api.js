@@ -9,7 +9,8 @@ async function call(path, options = {}) {
   }
   if (response.ok) return response.status === 204 ? null : response.json();
   const body = await response.json().catch(() => ({}));
-  throw new Error(body.message ?? `the server answered ${response.status}`);
+  const error = new Error(body.message ?? `the server answered ${response.status}`);
+  throw Object.assign(error, { status: response.status });
 }
 
 const post = (path, body, type = "application/json") =>
@@ -30,7 +31,12 @@ export const importTrace = (file) => post("/api/traces", file);
 export const restoreRun = (id) => call(`/api/runs/${encodeURIComponent(id)}/restore`, { method: "POST" });
 export const runsFileUrl = (ids) => `/api/runs/export?ids=${ids.join(",")}`;
 export const tableUrl = (query) => `/api/runs.csv?${new URLSearchParams(query)}`;
-export const buildTree = (text) => post("/api/tree", text);
+/** Read what was pasted or dropped: text or a file's bytes, with the file's name. */
+export const inspect = (data, name) =>
+  post(`/api/inspections?${new URLSearchParams({ name })}`, data, "application/octet-stream");
+export const fetchInspected = (id, index) => call(`/api/inspections/${id}/trees/${index}`);
+export const walkInspected = (id, index, coins) =>
+  post(`/api/inspections/${id}/trees/${index}/walk`, JSON.stringify(coins));
 export const traceUrl = (id) => `/api/runs/${encodeURIComponent(id)}/trace`;
 /** What-if by budget and acceptance of the steps from..to, both included. */
 export const fetchAnalysis = (id, from, to) =>

@@ -16,7 +16,7 @@ function childrenOf(retrieve, n) {
 }
 
 function nodesOf({ index, tree, retrieve, target, sampling }, root) {
-  const verdict = index === null ? "unseen" : "untried"; // until the walk is read
+  const verdict = index === null && !sampling ? "unseen" : "untried"; // until the walk is read
   const coin = (n) => sampling?.uniform_samples[n] ?? null;
   const nodes = [{ n: 0, ...root, parent: -1, depth: 0, verdict: "root", origin: "root", coin: coin(0) }];
   const size = tree?.token_ids.length ?? 0;
@@ -48,7 +48,7 @@ function nodesOf({ index, tree, retrieve, target, sampling }, root) {
 
 function bonusOf(step, path, counted) {
   const { accept, sampling } = step;
-  if (!accept) return null;
+  if (!accept || accept.bonus_source === null) return null; // a recorded path may lack it
   return {
     n: "bonus",
     token_id: accept.bonus_token_id,
@@ -71,13 +71,14 @@ function bonusOf(step, path, counted) {
 export function viewOf(step) {
   const nodes = nodesOf(step, step.root);
   const path = step.accept?.accept_index ?? [];
-  const committed = step.committed?.token_ids.length ?? 0;
+  const committed = step.committed?.token_ids.length ?? (step.index === null ? Infinity : 0);
   const decisions = (step.decisions ?? []).map((d) => ({ ...d, at: nodes[d.node].parent }));
   for (const d of decisions) {
     nodes[d.node].verdict = d.verdict;
     nodes[d.node].decision = d;
   }
   path.slice(1).forEach((n, i) => {
+    if (!step.sampling) nodes[n].verdict = "accepted"; // recorded elsewhere, without coins
     if (i >= committed) nodes[n].verdict = "uncounted";
   });
   const bonus = bonusOf(step, path, committed);
@@ -94,6 +95,13 @@ export function viewOf(step) {
     size: nodes.length - 1,
     visited: new Set(path),
   };
+}
+
+/** A token where text stands; its id where there is no text. */
+export function textOf(node) {
+  if (node.text != null) return node.text;
+  if (node.token_id != null) return String(node.token_id);
+  return node.n === 0 ? "root" : node.n === "bonus" ? "another token" : "?";
 }
 
 /** The node of a view by its handle: a number, or "bonus". */

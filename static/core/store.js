@@ -14,7 +14,8 @@ export const store = {
   at: -1, // index of the step shown
   follow: true, // show every new step
   view: null, // what viewOf made of it; null: nothing to show, or on its way
-  pasted: null, // the view of a pasted tree, shown instead of a step
+  inspected: null, // the view of the Inspector's tree
+  pasted: null, // the same while its tab is open: shown instead of a step
   selected: null, // node
   whatif: null, // budget of the what-if marker; null: as run
   tab: "step", // step | whatif | acceptance
@@ -45,7 +46,7 @@ export function watchRun(started) {
   } else {
     store.run = new Run(started);
     store.follow = true;
-    store.pasted = null;
+    leaveInspector();
     store.whatif = null;
     show(-1);
   }
@@ -84,7 +85,7 @@ function show(index) {
 
 function settle(view) {
   store.view = view;
-  store.selected = telling(view);
+  if (!store.pasted) store.selected = telling(view);
 }
 
 async function fetchAndShow(run, index) {
@@ -102,7 +103,7 @@ async function fetchAndShow(run, index) {
 /** The reader goes to a step; going to the newest one follows what comes. */
 export function goTo(index, follow = false) {
   const { run } = store;
-  store.pasted = null;
+  leaveInspector();
   if (!run || run.newest < 0) return touch("view", "steps");
   const to = Math.min(Math.max(index, 0), run.newest);
   store.follow = follow || (run.live && to === run.newest);
@@ -116,17 +117,21 @@ export function setFollow(follow) {
   touch("steps");
 }
 
-/** Show a pasted tree: the same panes, without a run. */
-export function showPasted(view) {
-  store.pasted = view;
-  store.selected = view.size ? 1 : 0;
+/** Show the Inspector's tree (null: it has none): the same panes, without a run. `kept`: the same tree, walked
+ * or encoded anew, so what is selected stays. */
+export function showPasted(view, kept = false) {
+  store.inspected = view;
+  if (!kept && view) store.selected = view.size ? 1 : 0;
+  if (store.tab === "inspect") store.pasted = view;
+  else setTab("inspect");
   touch("view", "steps");
 }
 
-export function leavePasted() {
-  store.pasted = null;
-  if (store.view) store.selected = telling(store.view);
-  touch("view", "steps");
+export const leavePasted = () => setTab("step");
+
+/** Steps are shown, so the Inspector is not. */
+function leaveInspector() {
+  if (store.tab === "inspect") setTab("step");
 }
 
 /** Whether steps pass by: then only what can be seen is drawn, the rest in a quiet moment. */
@@ -150,6 +155,13 @@ export function setWhatif(budget) {
 
 export function setTab(tab) {
   store.tab = tab;
+  const pasted = tab === "inspect" ? store.inspected : null;
+  if (pasted !== store.pasted) {
+    store.pasted = pasted;
+    const view = shownView();
+    if (view) store.selected = pasted ? Math.min(1, view.size) : telling(view);
+    touch("view", "steps", "node");
+  }
   touch("tab", "size");
 }
 

@@ -55,7 +55,7 @@ function drawHeat(cells) {
   });
 }
 
-function drawDepths(depths) {
+export function drawDepths(depths, host = $("#chart-depth")) {
   const x = depths.map((_, i) => i + 1);
   const curve = (name, key, colour, dash, symbol) => ({
     type: "scatter",
@@ -70,7 +70,7 @@ function drawDepths(depths) {
     (d, i) => `depth ${i + 1}: ${fixed(d.unconditional, 2)} of all steps, ${fixed(d.conditional, 2)} of reached`,
   );
   chart(
-    $("#chart-depth"),
+    host,
     [
       curve("of reached", "conditional", "--ink-2", "dash", "circle-open"),
       curve("of all steps", "unconditional", "--accepted", "solid", "square"),

@@ -23,31 +23,33 @@ export function verdictMark(verdict) {
 }
 
 function figures(node, view) {
+  const faults = (node.faults ?? []).map((fault) => ["fault", fault.message]);
   const position =
     view.step.root.position == null ? [] : [["position", view.step.root.position + node.depth]];
   if (node.n === "bonus") {
     const rank = node.rank == null ? "none" : node.rank;
     return [
-      ["id", node.token_id],
-      ["drawn", node.source.replace("_", " ")],
+      ["id", node.token_id ?? "another"],
+      ["drawn", node.source?.replace("_", " ") ?? "recorded"],
       ["p target", prob(node.prob)],
       ["draft rank", rank],
       ["coin", fixed(node.coin)],
       ...position,
     ];
   }
-  if (node.n === 0) return [["id", node.token_id ?? "none"], ["coin", fixed(node.coin)], ...position];
+  if (node.n === 0)
+    return [["id", node.token_id ?? "none"], ["coin", fixed(node.coin)], ...position, ...faults];
   const target = node.prob == null ? "not computed" : prob(node.prob);
   const list = [
-    ["id", node.token_id],
-    ["origin", node.verdict === "unseen" ? "pasted" : ORIGINS[node.origin]],
-    ["rank", node.rank],
+    ["id", node.token_id ?? "not given"],
+    ["origin", view.step.index == null ? "pasted" : ORIGINS[node.origin]],
+    ["rank", node.rank ?? "not given"],
     ["log-weight", fixed(node.logWeight)],
-    ["p draft", prob(Math.exp(node.draftLogProb))],
+    ["p draft", node.draftLogProb == null ? "not given" : prob(Math.exp(node.draftLogProb))],
     ["p target", target],
   ];
   if (node.rawProb != null) list.push(["at T=1", prob(node.rawProb)]);
-  return [...list, ...position];
+  return [...list, ...position, ...faults];
 }
 
 /** Fill the card; returns a sentence of the same, for those who hear it. */

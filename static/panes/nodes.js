@@ -1,7 +1,7 @@
 // The table of a step's nodes: the retrieve arrays, log-weights, probabilities and coins. Rows are kept and
 // rewritten, so that a step costs no new elements.
 
-import { $, el, handle, num, px, roving, setText } from "../core/dom.js";
+import { $, el, handle, icon, num, px, roving, setText } from "../core/dom.js";
 import { NONE, fixed, prob } from "../core/format.js";
 import { afterDrawing, onSettled, onTouch } from "../core/schedule.js";
 import { passing, shownView, store } from "../core/store.js";
@@ -48,7 +48,7 @@ function figures(node) {
   const draft = node.draftLogProb == null ? null : Math.exp(node.draftLogProb);
   return {
     token_id: node.token_id ?? NONE,
-    parent: node.parent,
+    parent: node.lost ? NONE : node.parent,
     depth: node.depth,
     rank: node.rank ?? NONE,
     logWeight: node.n === 0 ? fixed(0) : fixed(node.logWeight),
@@ -60,6 +60,8 @@ function figures(node) {
   };
 }
 
+const kindsOf = (node) => [...new Set(node.faults.map((fault) => fault.kind.replaceAll("_", " ")))].join(", ");
+
 function fillRow(row, node, visited) {
   const { tr, token, cells, verdict, shown } = row;
   const values = figures(node);
@@ -68,7 +70,8 @@ function fillRow(row, node, visited) {
     setText(cells[i], text);
     const quiet = text === NONE || ((CODE.has(name) || name === "parent") && text === "-1");
     const used = name === "coin" && visited;
-    const className = `r${quiet || (name === "coin" && !visited) ? " none" : ""}${used ? " used" : ""}`;
+    const wrote = node.wrote === name ? " wrote" : "";
+    const className = `r${quiet || (name === "coin" && !visited) ? " none" : ""}${used ? " used" : ""}${wrote}`;
     if (cells[i].className !== className) cells[i].className = className;
   });
   if (shown.text !== node.text || shown.origin !== node.origin) {
@@ -78,11 +81,15 @@ function fillRow(row, node, visited) {
       node.text == null ? NONE : tok(node.text),
     );
   }
-  if (shown.verdict !== node.verdict) {
-    verdict.replaceChildren(verdictMark(node.verdict), VERDICTS[node.verdict].words);
+  if (shown.verdict !== node.verdict || shown.faults !== node.faults) {
+    const marks = node.faults
+      ? [el("span", { class: "faulty", title: node.faults.map((f) => f.message).join("; ") }, icon("warn"), kindsOf(node))]
+      : [verdictMark(node.verdict), VERDICTS[node.verdict].words];
+    verdict.replaceChildren(...marks);
     tr.className = node.verdict;
   }
-  row.shown = { text: node.text, origin: node.origin, verdict: node.verdict };
+  tr.toggleAttribute("data-beyond", Boolean(node.unwritten));
+  row.shown = { text: node.text, origin: node.origin, verdict: node.verdict, faults: node.faults };
 }
 
 /** Write the rows of the view; of one that passes by, those that can be seen. */
@@ -118,7 +125,8 @@ function drawNodes() {
 }
 
 function facts(view) {
-  const offset = view.step.retrieve.retrieve_index[0] ?? 0;
+  const offset = view.step.retrieve.retrieve_index[0];
+  if (offset === undefined) return ["retrieve_index not given"];
   return offset === 0 ? ["retrieve_index = node"] : ["retrieve_index = node + ", num(offset)];
 }
 

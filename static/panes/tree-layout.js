@@ -3,7 +3,7 @@
 // high as it can without touching what is above it.
 
 import { parts, cut } from "../core/text.js";
-import { drawnChildren, nodeOf } from "../core/step.js";
+import { drawnChildren, nodeOf, textOf } from "../core/step.js";
 
 const LONGEST = 18; // characters of a token shown in a node
 const MARK = 15; // px for the sign of a verdict
@@ -31,11 +31,8 @@ function lines(view) {
   return offset;
 }
 
-/** What a pasted tree has instead of texts. */
-const idOf = (node) => (node.n === 0 ? "root" : String(node.token_id));
-
 function itemOf(node, measure, pad) {
-  const label = node.text == null ? [{ text: idOf(node), mark: false }] : cut(parts(node.text), LONGEST);
+  const label = node.text == null ? [{ text: node.n === 0 ? "root" : textOf(node), mark: false }] : cut(parts(node.text), LONGEST);
   const number = node.n === "bonus" ? "" : String(node.n);
   const strong = node.verdict === "accepted" || node.verdict === "bonus" || node.verdict === "root";
   const marked = ["accepted", "rejected", "uncounted"].includes(node.verdict);

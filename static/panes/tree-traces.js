@@ -20,6 +20,8 @@ export const LAYERS = [
   ["ink", "--ink-2"],
   ["light", "--accepted-ink"],
   ["cross", "--rejected"],
+  ["fault", "--rejected"],
+  ["bang", "--surface"],
 ];
 /** Design tokens of the texts of each verdict: token, number. */
 const TEXTS = {
@@ -66,6 +68,7 @@ function* dashes(points, on, off) {
 }
 
 function drawEdge(layers, plan, item) {
+  if (item.node.lost) return; // no pointer leads there
   const parent = plan.byNode.get(item.node.parent);
   const turn = item.x - plan.gap / 2;
   const points = elbow(parent.x + parent.w, parent.y, item.x, item.y, turn);
@@ -143,6 +146,18 @@ function drawMark(layers, item) {
   else if (verdict === "uncounted") layers.ink.cutoff(x, item.y, 8);
 }
 
+/** A triangle with an exclamation mark at the corner of a node that a fault belongs to. */
+function drawFault(layers, { x, y, h }) {
+  const [middle, top] = [x + 1, y - h / 2 - 3];
+  layers.fault.polygon([
+    [middle, top - 1],
+    [middle + 7, top + 11],
+    [middle - 7, top + 11],
+  ]);
+  layers.bang.rect(middle - 0.8, top + 3, 1.6, 4);
+  layers.bang.rect(middle - 0.8, top + 8, 1.6, 1.6);
+}
+
 function drawBar(layers, item) {
   if (item.n === "bonus" || item.node.prob == null) return;
   const y = item.y + item.h / 2 + BAR.gap;
@@ -200,6 +215,7 @@ export function traces(plan, colours, fonts, from, to) {
   for (const item of edges) drawEdge(layers, plan, item);
   const shown = plan.items.filter(within);
   for (const item of shown) {
+    if (item.node.faults) drawFault(layers, item);
     item.verdict = beyond(plan, item) ? "beyond" : item.node.verdict;
     if (item.verdict === "beyond") {
       drawGhost(layers, item);

@@ -14,6 +14,9 @@ import { COLOURS, traces } from "./tree-traces.js";
 const MARGIN = 16; // px left and right of the tree
 const WINDOW = { passing: 30, settled: 600 }; // px drawn above and below what can be seen
 
+/** Where the nodes drawn last stand; null: nothing is drawn. */
+export const shownPlan = () => plan;
+
 const plot = handle("tree");
 const canvas = $(".canvas", plot);
 const host = $(".host", canvas);
@@ -98,7 +101,7 @@ function drawTree(changed) {
   const same = next === view;
   view = next;
   plan = layout(view, plot.clientWidth, look.sizes, look.measure);
-  plan.cut = cutAt(view, store.whatif);
+  plan.cut = view.cut ?? cutAt(view, store.whatif);
   canvas.style.width = `${plan.width}px`;
   canvas.style.height = `${plan.height}px`;
   drawColumns();

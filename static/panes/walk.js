@@ -4,8 +4,10 @@
 import { $, el, handle, icon, num, roving } from "../core/dom.js";
 import { apart, count, fixed, prob } from "../core/format.js";
 import { afterDrawing, onTouch } from "../core/schedule.js";
+import { textOf } from "../core/step.js";
 import { shownView, store } from "../core/store.js";
 import { quoted, tok } from "../core/text.js";
+import { coinPin } from "../parts/coins.js";
 import { verdictMark } from "./card.js";
 import { link, remark } from "./link.js";
 
@@ -28,15 +30,13 @@ function bucket(from, to, className, n, label = null) {
   return el("i", { class: `bucket ${className}`, style: place, data: n == null ? {} : { node: n } }, label);
 }
 
-const pin = (coin, title) => el("i", { class: "coin", style: `left:${percent(coin)}`, title });
-
 /** Buckets of a visited node's children; a threshold below 1 stretches what is accepted. */
 function interval(view, at, tried, sampling) {
   const stretch = sampling.threshold_acc > 0 ? 1 / sampling.threshold_acc : Infinity;
   const edge = (cumulative) => (cumulative > 0 ? Math.min(cumulative * stretch, 1) : 0);
   const buckets = tried.map((d) => {
     const [from, to] = [edge(d.cumulative - d.prob), edge(d.cumulative)];
-    return bucket(from, to, d.verdict, d.node, label(view.nodes[d.node].text, from, to, d.coin));
+    return bucket(from, to, d.verdict, d.node, label(textOf(view.nodes[d.node]), from, to, d.coin));
   });
   let sum = tried.at(-1)?.cumulative ?? 0;
   for (const n of view.nodes[at].children.slice(tried.length)) {
@@ -49,7 +49,7 @@ function interval(view, at, tried, sampling) {
     "div",
     { class: "interval" },
     ...buckets,
-    pin(view.nodes[at].coin, `the coin of node ${at}: ${view.nodes[at].coin}`),
+    coinPin(view, at, view.nodes[at].coin),
   );
 }
 
@@ -64,7 +64,7 @@ function label(text, from, to, coin) {
 
 function saying(view, d, greedy, sampling) {
   const node = view.nodes[d.node];
-  const words = el("span", {}, `node ${d.node} `, quoted(node.text), ": ");
+  const words = el("span", {}, `node ${d.node} `, quoted(textOf(node)), ": ");
   if (greedy) {
     const raw = node.rawProb == null ? "" : ` (${prob(node.rawProb)} at T=1)`;
     words.append(
@@ -95,7 +95,7 @@ const bySingle = (d, sampling) =>
 
 function visit(view, at, tried, greedy) {
   const { sampling } = view.step;
-  const head = el("div", { class: "at" }, `at ${at} `, tok(view.nodes[at].text));
+  const head = el("div", { class: "at" }, `at ${at} `, tok(textOf(view.nodes[at])));
   const lines = tried.map((d) => saying(view, d, greedy, sampling));
   if (lines.length === 0) lines.push(el("p", { class: "say none" }, el("i"), "no children: nothing to try"));
   const middle = greedy || tried.length === 0 ? null : interval(view, at, tried, sampling);
@@ -117,7 +117,7 @@ const SOURCES = {
 
 function finalVisit(view, greedy) {
   const { bonus } = view;
-  const words = el("span", {}, "bonus ", quoted(bonus.text), ": ");
+  const words = el("span", {}, "bonus ", quoted(textOf(bonus)), ": ");
   if (greedy) words.append("the target’s choice after node ", num(bonus.parent), ":");
   else
     words.append(
@@ -145,9 +145,9 @@ function finalVisit(view, greedy) {
       "div",
       { class: "interval" },
       bucket(0, from, "rest", null, from > 0.2 ? "ids below" : null),
-      bucket(from, to, "bonus", "bonus", label(bonus.text, from, to, bonus.coin)),
+      bucket(from, to, "bonus", "bonus", label(textOf(bonus), from, to, bonus.coin)),
       bucket(to, 1, "rest", null, to < 0.8 ? "ids above" : null),
-      pin(bonus.coin, `the final coin: ${bonus.coin}`),
+      coinPin(view, "final", bonus.coin),
     );
   }
   return el(
@@ -180,7 +180,7 @@ function ruleOf(sampling) {
 /** Nothing was tried: why. */
 function silence(view) {
   if (view.step.index == null)
-    return "A pasted tree has a drafter’s side only: no target, no coins, no walk.";
+    return view.step.silence;
   if (view.step.error) return `The step failed: ${view.step.error.message}`;
   return "Nothing was drafted, so there was nothing to try.";
 }
@@ -198,7 +198,7 @@ function drawWalk() {
         "Each visited node has one coin. Here it meets the node’s children, in the order they are tried.",
       ),
     );
-  if (!view.bonus) return box.replaceChildren(el("p", { class: "empty" }, silence(view)));
+  if (!view.bonus || !sampling) return box.replaceChildren(el("p", { class: "empty" }, silence(view)));
   const greedy = sampling?.rule === "greedy";
   const visits = view.path
     .map((at) => [at, view.decisions.filter((d) => d.at === at)])

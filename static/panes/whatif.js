@@ -57,11 +57,11 @@ function dim(view, found) {
 
 function drawRuler() {
   const view = shownView();
-  const walked = Boolean(view?.path.length && view.size);
+  const walked = Boolean(view?.path.length && view.size && view.step.index !== null);
   ruler.toggleAttribute("data-empty", !walked);
   slider.disabled = !walked;
   if (!walked) {
-    say.replaceChildren(view ? "no tree to cut" : "");
+    say.replaceChildren(view && view.step.index !== null ? "no tree to cut" : "");
     strip.replaceChildren();
     return;
   }

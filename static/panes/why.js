@@ -3,7 +3,7 @@
 import { $, el, icon, num, svg } from "../core/dom.js";
 import { apart, fixed, prob } from "../core/format.js";
 import { onTouch } from "../core/schedule.js";
-import { nodeOf } from "../core/step.js";
+import { nodeOf, textOf } from "../core/step.js";
 import { shownView, store } from "../core/store.js";
 import { quoted, tok } from "../core/text.js";
 import { verdictMark } from "./card.js";
@@ -151,15 +151,23 @@ function comparison(view, at, node) {
 
 /** Who gave it how much, when its token stands in neither list. */
 function figuresLine(node) {
-  if (node.n === "bonus" || node.draftLogProb == null) return null;
+  if (node.n === "bonus" || (node.draftLogProb == null && node.prob == null)) return null;
   return el(
     "p",
     { class: "empty" },
     "drafter ",
-    num(prob(Math.exp(node.draftLogProb))),
+    num(node.draftLogProb == null ? "not given" : prob(Math.exp(node.draftLogProb))),
     ", target ",
     num(node.prob == null ? "not computed" : prob(node.prob)),
   );
+}
+
+/** A pasted tree's node: its faults, what its walk decided, who gave it how much. */
+function ofPasted(view, node) {
+  const lines = (node.faults ?? []).map((fault) => el("p", { class: "reason fault" }, fault.message));
+  const why = node.n === 0 || !view.step.sampling ? null : reason(view, node);
+  if (why) lines.push(el("p", { class: "reason" }, quoted(textOf(node)), `: ${why}.`));
+  return [...lines, figuresLine(node) ?? el("p", { class: "empty" }, "No target has seen a pasted tree.")];
 }
 
 function drawWhy() {
@@ -171,9 +179,7 @@ function drawWhy() {
       el("p", { class: "empty" }, "Select a node to see what the target thought of it."),
     );
   if (view.step.index == null)
-    return box.replaceChildren(
-      figuresLine(node) ?? el("p", { class: "empty" }, "No target has seen a pasted tree."),
-    );
+    return box.replaceChildren(...ofPasted(view, node));
   const at = node.n === 0 ? 0 : node.parent;
   const said =
     node.n === 0

@@ -4,6 +4,7 @@ import { $, el, handle } from "../core/dom.js";
 import { importTrace, traceUrl } from "../core/api.js";
 import { onTouch } from "../core/schedule.js";
 import { setError, store } from "../core/store.js";
+import { openFile } from "./paste.js";
 
 const exportButton = handle("export");
 const input = handle("file");
@@ -32,6 +33,10 @@ async function open(file) {
   }
 }
 
+/** Where the Inspector is open everything is for it, and elsewhere what can be no trace. */
+const toInspect = (file) =>
+  store.tab === "inspect" || handle("paste-dialog").open || /\.(npz|npy|safetensors|pt|pth|pkl|pickle)$/i.test(file.name);
+
 function carriesFile(event) {
   return [...(event.dataTransfer?.types ?? [])].includes("Files");
 }
@@ -57,7 +62,8 @@ export function startFiles(watchRun) {
     if (!carriesFile(event)) return;
     event.preventDefault();
     zone.hidden = true;
-    if (event.dataTransfer.files[0]) open(event.dataTransfer.files[0]);
+    const [file] = event.dataTransfer.files;
+    if (file) (toInspect(file) ? openFile : open)(file);
   });
   onTouch(["run", "steps"], () => (exportButton.disabled = !store.run || store.run.newest < 0));
 }

@@ -9,6 +9,7 @@ const rect = (props) => svg("rect", { x: 0.5, y: 1.5, width: 21, height: 11, rx:
 const path = (d, props = {}) => svg("path", { d, ...props });
 
 const SAMPLES = [
+  ["fault", [path("M11 1.5l6.5 11h-13z", { class: "s-fault" }), path("M11 5.5v3.5M11 10.5v1", { class: "s-bang" })]],
   ["accepted", [rect({ class: "s-accepted" }), path("M8 7.2l2.4 2.4L14.5 4.6", { class: "s-light" })]],
   ["rejected", [rect({ class: "s-rejected" }), path("M8.5 4.5l5 5m0-5l-5 5", { class: "s-cross" })]],
   ["never tried", [rect({ class: "s-untried" })]],
@@ -61,6 +62,7 @@ function legends() {
 function drawLegend(view) {
   const has = (test) => view?.nodes.some(test) ?? false;
   const shown = {
+    fault: has((node) => node.faults),
     "not counted": view?.bonus?.counted === false,
     "n-gram": has((node) => node.origin === "ngram"),
   };
@@ -82,7 +84,10 @@ function drawFacts() {
   const facts = $("#treefacts");
   if (!view) return facts.replaceChildren();
   const { step } = view;
-  const nodes = [num(view.size), ` of ${step.settings.budget} nodes`];
+  const nodes =
+    step.settings.budget == null
+      ? [num(view.size), view.size === 1 ? " node" : " nodes"]
+      : [num(view.size), ` of ${step.settings.budget} nodes`];
   if (step.auto) nodes.splice(1, 1, view.size === 1 ? " node" : " nodes", autoFact(step.auto)); // it is all used
   if (step.index == null) {
     const back = el(

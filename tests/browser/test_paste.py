@@ -38,7 +38,7 @@ def test_every_example_can_be_built(live: Scope) -> None:
 
 
 def test_what_cannot_be_built_is_said_in_the_dialog(live: Scope) -> None:
-    live.allowed.append("/api/tree")
+    live.allowed.append("/api/inspections")
     live.handle("paste").click()
     wrong = live.handle("paste-error")
     live.handle("paste-json").fill("{")
