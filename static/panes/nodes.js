@@ -88,7 +88,6 @@ function fillRow(row, node, visited) {
     verdict.replaceChildren(...marks);
     tr.className = node.verdict;
   }
-  tr.toggleAttribute("data-beyond", Boolean(node.unwritten));
   row.shown = { text: node.text, origin: node.origin, verdict: node.verdict, faults: node.faults };
 }
 
