@@ -35,9 +35,12 @@ import { startFiles } from "./parts/files.js";
 import { startPaste } from "./parts/paste.js";
 import { startRuns } from "./parts/runs.js";
 import "./parts/race-form.js";
+import "./parts/history.js";
 import "./parts/keys.js";
 import "./parts/split.js";
 
+import "./parts/terms.js";
+import "./parts/tour.js";
 const asked = new Set(); // runs that were opened, not started: the form's settings are not theirs
 
 const FRAMES = {

@@ -16,10 +16,10 @@ const GROUPS = [
 ];
 const LABELLED = 0.28; // share of the bar from which a stage has room for its name
 
-function tile(name, value, unit, title) {
+function tile(name, value, unit) {
   return el(
     "div",
-    { class: "tile", title },
+    { class: "tile", data: { term: name } },
     el("h3", {}, name),
     el(
       "p",
@@ -50,15 +50,10 @@ function figures(run) {
 function drawTiles() {
   const shown = store.run ? figures(store.run) : {};
   box.replaceChildren(
-    tile(
-      "tokens/s",
-      fixed(shown.speed, 1),
-      "tok/s",
-      "committed tokens by the time inside steps; pace, waiting and streaming left out",
-    ),
-    tile("tau", fixed(shown.tau, 2), "tok/step", "committed tokens by steps, pooled, the bonus included"),
-    tile("accepted drafts", fixed(shown.accepted, 2), "per step", "root and bonus not counted"),
-    tile("step time", fixed(shown.time, 1), "ms", "the mean over all steps"),
+    tile("tokens/s", fixed(shown.speed, 1), "tok/s"),
+    tile("tau", fixed(shown.tau, 2), "tok/step"),
+    tile("accepted drafts", fixed(shown.accepted, 2), "per step"),
+    tile("step time", fixed(shown.time, 1), "ms"),
   );
 }
 
@@ -91,7 +86,7 @@ function stageRow(label, timing) {
 function key(timing) {
   const items = GROUPS.map(([name, stages]) => {
     const ms = el("b", {}, timing ? millis(sumOf(timing, stages)) : NONE);
-    return el("span", { class: "k" }, el("i", { class: name }), `${name} `, ms);
+    return el("span", { class: "k", data: { term: name } }, el("i", { class: name }), `${name} `, ms);
   });
   return el("p", { class: "stagekey" }, ...items);
 }

@@ -8,6 +8,7 @@ import { onSettled, onTouch } from "../core/schedule.js";
 import { fillCard, placeCard } from "./card.js";
 import { onHot, setHot } from "./link.js";
 import { colours, draw, textWidth } from "./plot.js";
+import { fillItems, pointItem } from "./tree-aria.js";
 import { hit, layout } from "./tree-layout.js";
 import { COLOURS, traces } from "./tree-traces.js";
 
@@ -29,6 +30,7 @@ let drawn = { from: 0, to: 0 };
 let hot = null; // the node that is pointed at, here or in a list
 let carded = null; // the same where it is pointed at or focused here: its card is shown
 let pointer = null; // the last event of the pointer over the tree
+const folds = new Set(); // nodes whose children are not drawn
 let look = null; // colours, sizes and fonts, read again when the theme changes
 
 function readLook() {
@@ -117,13 +119,21 @@ function drawTree(changed) {
   plot.dataset.step = view.step.index ?? "pasted";
   placeHalos();
   showCard(carded);
+  if (document.activeElement === plot) say();
   plot.dispatchEvent(
     new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }),
   );
 }
 
+/** The items of those who do not see the drawing: not while steps pass by, unless the reader is here. */
+function say() {
+  fillItems(view, folds);
+  pointItem(view ? store.selected : null);
+}
+
 function clear() {
   view = plan = null;
+  say();
   delete plot.dataset.step;
   for (const halo of canvas.querySelectorAll(".halo")) halo.hidden = true;
 }
@@ -191,10 +201,10 @@ plot.addEventListener("keydown", (event) => {
   reveal(plan.byNode.get(store.selected));
   setHot(store.selected, "keys");
 });
-plot.addEventListener(
-  "focus",
-  () => plot.matches(":focus-visible") && view && setHot(store.selected, "keys"),
-);
+plot.addEventListener("focus", () => {
+  say();
+  if (plot.matches(":focus-visible") && view) setHot(store.selected, "keys");
+});
 plot.addEventListener("blur", () => setHot(null));
 plot.addEventListener("pointermove", (event) => {
   pointer = event;
@@ -211,7 +221,10 @@ plot.addEventListener("scroll", () => {
   showCard(carded);
   if (clipped(0)) drawWindow(WINDOW.settled);
 });
-onSettled(() => plan && clipped(WINDOW.settled / 2) && drawWindow(WINDOW.settled));
+onSettled(() => {
+  say();
+  if (plan && clipped(WINDOW.settled / 2)) drawWindow(WINDOW.settled);
+});
 onHot((n, source) => {
   hot = n;
   carded = source === "tree" || source === "keys" ? n : null;
@@ -222,6 +235,7 @@ onHot((n, source) => {
 onTouch(["node"], () => {
   if (!plan) return;
   placeHalos();
+  pointItem(store.selected);
   const item = plan.byNode.get(store.selected);
   if (item) reveal(item);
 });

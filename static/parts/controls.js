@@ -73,8 +73,38 @@ export function allSettings() {
 export const formLossy = () =>
   [read("threshold_single"), read("threshold_acc")].some((value) => typeof value === "number" && value < 1);
 
+const listeners = [];
+/** Call `listener(name, value)` whenever a setting of the form has changed. */
+export const onSetting = (listener) => listeners.push(listener);
+
+/** What stands in the form, by name; null is "choose for me". */
+export const formValues = () => Object.fromEntries([...fields.keys()].map((name) => [name, read(name)]));
+
+/** Put values into the form, as a person would. */
+export function applySettings(values) {
+  for (const [name, value] of Object.entries(values)) {
+    put(name, value);
+    settleDown(name, 0, () => changed(name));
+  }
+}
+
+function put(name, value) {
+  const field = fields.get(name);
+  const slider = sliderOf(name);
+  if (field.dataset.kind === "choice") {
+    for (const option of $$("input", field)) option.checked = option.value === String(value);
+  } else if (field.dataset.kind === "switch") field.checked = Boolean(value);
+  else {
+    setAuto(name, value === "auto");
+    if (value === "auto") return;
+    field.value = value ?? "";
+  }
+  if (slider) slider.value = value ?? field.placeholder;
+}
+
 function changed(name) {
   showError(name, null);
+  for (const listener of listeners) listener(name, read(name));
   touch("form");
   if (isFixed(name) || !store.run?.live) return;
   const value = read(name);

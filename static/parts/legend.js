@@ -46,7 +46,7 @@ function legends() {
       ...parts,
     );
   $("#legend").replaceChildren(
-    ...SAMPLES.map(([name, parts]) => el("li", { data: { of: name } }, sample(parts), name)),
+    ...SAMPLES.map(([name, parts]) => el("li", { data: { of: name, term: name } }, sample(parts), name)),
   );
   const texts = [
     ["dflash", "dflash"],
