@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ddtree import attention
+from ddtree import _kernels, attention
 from ddtree.errors import ModelUnavailable, UnsupportedModel
 from ddtree.gguf import Blocks, read_blocks
 from ddtree.merged import merge_projections
@@ -30,9 +30,10 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 def pick_device(name: str) -> torch.device:
-    """auto is the CPU: the kernels of this build run there. Raises ValueError."""
+    """auto is CUDA where this build has kernels for it and torch sees a device, else the CPU. Raises
+    ValueError."""
     if name == "auto":
-        return torch.device("cpu")
+        return torch.device("cuda" if _kernels.cuda is not None and torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:

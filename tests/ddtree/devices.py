@@ -9,4 +9,5 @@ from ddtree import _kernels
 
 HAS_CUDA = _kernels.cuda is not None and torch.cuda.is_available()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no CUDA kernels in this build, or no GPU")
-on_every_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
+on_every_device = pytest.mark.parametrize("device", DEVICES)

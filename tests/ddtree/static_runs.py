@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from devices import needs_cuda
 from fakes import word_tokenizer
 from tiny_drafters import CONFIG, random_model
 from tiny_models import BASE, ours, twins
 
 from ddtree.decoder import TreeDecoder
 from ddtree.drafters.dflash import DFlashDrafter
+from ddtree.graphs import CudaCapture
 from ddtree.loading import make_target
 from ddtree.settings import Settings
 from ddtree.static_pipeline import StaticMode
@@ -21,14 +24,21 @@ from ddtree.trace import Step, Trace
 LETTERS = 12
 SMALL = dataclasses.replace(CONFIG, vocab_size=LETTERS)
 UNPADDED, PADDED = StaticMode(padded=False), StaticMode()
+CAPTURED = StaticMode(new_capture=CudaCapture)
+MODES = {"unpadded": UNPADDED, "padded": PADDED, "captured": CAPTURED}
+uncaptured = pytest.mark.parametrize("mode", [UNPADDED, PADDED], ids=["unpadded", "padded"])
+in_every_mode = pytest.mark.parametrize(
+    "mode",
+    [pytest.param(mode, id=name, marks=[needs_cuda] * (name == "captured")) for name, mode in MODES.items()],
+)
 PROMPT = "abcdefg"
 
 
-def tiny_pair(kind: str = "llama", **options: Any) -> tuple[Target, DFlashDrafter]:
+def tiny_pair(kind: str = "llama", device: str = "cpu", **options: Any) -> tuple[Target, DFlashDrafter]:
     """So few letters that the target often agrees with a random drafter's trees."""
     options = {**BASE, "vocab_size": LETTERS, **options}
     _, reference = twins(kind, options)
-    target = make_target(ours(kind, options, reference), word_tokenizer(LETTERS), kind)
+    target = make_target(ours(kind, options, reference).to(device), word_tokenizer(LETTERS), kind)
     target.stop_token_ids = ()
     return target, DFlashDrafter("tiny", SMALL, random_model(SMALL), target)
 
@@ -40,8 +50,13 @@ def decode(
     changes: Sequence[dict[str, Any]] = (),
     prompt: str = PROMPT,
 ) -> Trace:
-    """A run; after step i the settings are updated with changes[i]."""
+    """A run, of the decode loop where no mode is given; after step i the settings are updated with
+    changes[i]."""
+    if mode is CAPTURED and pair[0].device.type == "cpu":
+        pytest.skip("graphs are CUDA's")
     decoder = TreeDecoder(*pair, settings, static=mode)
+    if mode is None:
+        decoder._static = None  # the loop, on every device
     for i, _ in enumerate(decoder.decode(prompt)):
         if i < len(changes):
             decoder.settings = decoder.settings.updated(**changes[i])

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from static_runs import LETTERS, PADDED, PROMPT, UNPADDED, decode, of_step, tiny_pair, tokens
+from devices import DEVICES
+from static_runs import (
+    LETTERS,
+    PADDED,
+    PROMPT,
+    UNPADDED,
+    decode,
+    in_every_mode,
+    of_step,
+    tiny_pair,
+    tokens,
+    uncaptured,
+)
 from tiny_models import FAMILIES, twins
 
 from ddtree.decoder import TreeDecoder
@@ -18,15 +30,14 @@ from ddtree.static_pipeline import Pipeline, StaticMode, is_dense, static_mode
 from ddtree.target import Target
 from ddtree.trace import Trace
 
-MODES = pytest.mark.parametrize("mode", [UNPADDED, PADDED], ids=["unpadded", "padded"])
 Pair = tuple[Target, DFlashDrafter]
 
 
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=DEVICES)
+def loaded(request: pytest.FixtureRequest) -> Iterator[Pair]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield tiny_pair()
+    yield tiny_pair(device=request.param)
     torch.set_num_threads(threads)
 
 
@@ -53,7 +64,7 @@ def reason(trace: Trace) -> str | None:
 # ---- where a run is cut ----
 
 
-@MODES
+@in_every_mode
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_stop_token_cuts_inside_a_path(pair: Pair, mode: StaticMode, temperature: float) -> None:
     given = settings(budget=100, temperature=temperature)
@@ -68,7 +79,7 @@ def test_a_stop_token_cuts_inside_a_path(pair: Pair, mode: StaticMode, temperatu
     assert check_trace(static) == []
 
 
-@MODES
+@in_every_mode
 def test_the_length_limit_cuts_at_every_place(pair: Pair, mode: StaticMode) -> None:
     longest = tokens(decode(pair, None, settings(budget=100, temperature=1.0)))
     for most in (1, 2, 3, 6):
@@ -81,7 +92,7 @@ def test_the_length_limit_cuts_at_every_place(pair: Pair, mode: StaticMode) -> N
 # ---- what changes in mid-run ----
 
 
-@MODES
+@in_every_mode
 def test_settings_hold_from_the_next_launch(pair: Pair, mode: StaticMode) -> None:
     """One step is launched ahead: what is changed after step i holds from step i + 2 on."""
     changes = [
@@ -101,7 +112,7 @@ def test_settings_hold_from_the_next_launch(pair: Pair, mode: StaticMode) -> Non
     assert static.summary is not None and static.summary.lossy
 
 
-@MODES
+@in_every_mode
 def test_the_way_of_drafting_may_change_at_every_step(pair: Pair, mode: StaticMode) -> None:
     """Out of the static steps and back, and plain decoding in between: the text is plain decoding's."""
     changes: list[dict[str, Any]] = [
@@ -212,7 +223,7 @@ def test_runs_side_by_side_equal_the_same_runs_alone(pair: Pair) -> None:
 # ---- faults ----
 
 
-@MODES
+@uncaptured
 @pytest.mark.parametrize("method", ["ddtree", "chain"])
 def test_a_faulty_draft_ends_the_run_and_names_the_depth(
     pair: Pair, mode: StaticMode, method: str, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +251,7 @@ def test_a_faulty_draft_ends_the_run_and_names_the_depth(
     assert steps(decode(pair, mode, given)) == before  # nothing of it is left
 
 
-@MODES
+@uncaptured
 def test_a_faulty_target_ends_the_run_and_names_the_node(
     pair: Pair, mode: StaticMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +283,8 @@ def test_a_faulty_target_ends_the_run_and_names_the_node(
 
 
 def test_a_cpu_keeps_the_loop_and_a_mixture_of_experts_stays_outside(pair: Pair) -> None:
+    if pair[0].device.type == "cuda":
+        pytest.skip("of a CPU")
     assert static_mode(pair[0]) is None
     assert is_dense(pair[0])
     assert not is_dense(twins(*FAMILIES["qwen3_moe: experts"])[0])

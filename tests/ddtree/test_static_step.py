@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from devices import DEVICES, HAS_CUDA, needs_cuda
 from static_runs import (
     LETTERS,
     PADDED,
     SMALL,
-    UNPADDED,
     decode,
     depths,
+    in_every_mode,
     of_step,
     tiny_pair,
     tokens,
@@ -39,7 +40,6 @@ from ddtree.topk import topk_log_softmax
 from ddtree.trace import Trace
 from ddtree.trace_file import load_trace
 
-MODES = pytest.mark.parametrize("mode", [UNPADDED, PADDED], ids=["unpadded", "padded"])
 RUNS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "greedy, large": {"budget": 100},
@@ -64,9 +64,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def pair() -> tuple[Target, DFlashDrafter]:
-    return tiny_pair()
+@pytest.fixture(scope="module", params=DEVICES)
+def pair(request: pytest.FixtureRequest) -> tuple[Target, DFlashDrafter]:
+    return tiny_pair(device=request.param)
 
 
 def settings(**changes: Any) -> Settings:
@@ -94,7 +94,7 @@ def assert_same(static: Trace, loop: Trace) -> None:
 # ---- equal to the loop ----
 
 
-@MODES
+@in_every_mode
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_the_decode_loops(pair: tuple[Target, DFlashDrafter], mode: StaticMode, name: str) -> None:
     given = settings(**RUNS[name])
@@ -105,7 +105,7 @@ def test_paths_of_many_lengths_are_compared(pair: tuple[Target, DFlashDrafter]) 
     assert depths(decode(pair, PADDED, settings(**RUNS["sampled"]))) >= {0, 1, 2}
 
 
-@MODES
+@in_every_mode
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -119,7 +119,7 @@ def test_paths_of_many_lengths_are_compared(pair: tuple[Target, DFlashDrafter]) 
     ids=["qwen3", "one window", "alternating windows"],
 )
 def test_so_it_is_with_other_families(mode: StaticMode, kind: str, options: dict[str, Any]) -> None:
-    pair = tiny_pair(kind, **{**options, "vocab_size": LETTERS})
+    pair = tiny_pair(kind, "cuda" if HAS_CUDA else "cpu", **{**options, "vocab_size": LETTERS})
     given = settings(budget=20)
     assert_same(decode(pair, mode, given), decode(pair, None, given))
 
@@ -153,7 +153,7 @@ def test_so_it_is_with_a_drafter_of_fewer_tokens(pair: tuple[Target, DFlashDraft
     assert proposed <= set(ids.tolist())
 
 
-@MODES
+@in_every_mode
 @pytest.mark.parametrize("prompt", ["a", "abcabcabc" * 20])
 def test_so_it_is_after_prompts_of_one_and_of_many_tokens(
     pair: tuple[Target, DFlashDrafter], mode: StaticMode, prompt: str
@@ -309,6 +309,18 @@ def test_a_step_never_asks_the_device(
     assert mode.seen > 100
     assert int(step.state.step) == 2 and int(step.state.length) >= 7
     assert output.path.shape == (plan.rows,)
+
+
+@needs_cuda
+@pytest.mark.parametrize("plan", PLANS, ids=["tree", "chain", "autoregressive"])
+def test_on_a_gpu_a_step_never_waits(plan: Plan) -> None:
+    step = prepared(tiny_pair(device="cuda"), plan)
+    step(plan)  # what libraries set up once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(plan)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_the_watch_sees_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
