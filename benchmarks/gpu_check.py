@@ -4,6 +4,8 @@ trees     build + encoding + visibility on the device, against torch.topk's cand
           a Python heap; 16 rows of 64, budgets 16 to 1024
 sampler   from bfloat16 logits, against softmax over all rows and the sampler from probabilities; V 32k and
           152k, n 17, 65, 257, batch 1 and 32, where memory allows
+steps     of a Qwen3-8B-shaped target and a DFlash drafter, random in bfloat16: graph replay equal to eager to
+          the bit, no synchronisation; the time of both beside an autoregressive step's, and each stage's
 
 Times are medians of CUDA events over launches on one stream, without synchronisation in between. "GB/s" is
 what the kernel moves at least (the visited rows read once, and 12 bytes of scratch for each element), beside
@@ -27,7 +29,7 @@ from common import commit
 
 import ddtree
 
-TESTS = ("padded", "ops", "launch")
+TESTS = ("padded", "ops", "launch", "philox", "static_step", "static_pipeline", "graphs")
 ROWS, CANDIDATES = 16, 64
 ROUNDS = 30
 RULE = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
@@ -180,6 +182,8 @@ def main() -> int:
 
         folder = Path(__file__).parents[1] / "tests" / "ddtree"
         return int(pytest.main(["-rs", *(str(folder / f"test_{name}.py") for name in TESTS)]))
+    from gpu_step import steps
+
     from ddtree.launch import describe_kernels
 
     device = "cpu" if arguments.dry_run else "cuda"
@@ -191,7 +195,7 @@ def main() -> int:
     ]
     budgets = (16, 64) if arguments.dry_run else (16, 32, 64, 128, 256, 512, 1024)
     sizes = (2_000,) if arguments.dry_run else (32_000, 151_936)
-    for lines in (trees(device, budgets), sampler(device, sizes, copied)):
+    for lines in (trees(device, budgets), sampler(device, sizes, copied), steps(device)):
         for line in lines:
             print(line, flush=True)
             table.append(line)
