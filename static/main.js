@@ -26,6 +26,7 @@ import "./panes/analysis.js";
 import "./panes/encoding.js";
 import "./panes/inspect.js";
 import { startLanes } from "./panes/lanes.js";
+import { forgetRun, linkedRun, startAddress, visit } from "./parts/address.js";
 import { refuse, startControls } from "./parts/controls.js";
 import { startRunbar } from "./parts/runbar.js";
 import "./parts/header.js";
@@ -50,7 +51,6 @@ const FRAMES = {
     watchRun(frame);
     store.run.foreign = asked.has(frame.run_id);
     store.run.recorded ??= ["finished", "interrupted"].includes(frame.state);
-    history.replaceState(null, "", `#${frame.run_id}`);
     const prompt = handle("prompt");
     if (prompt.value === "") prompt.value = frame.prompt.text;
   },
@@ -72,7 +72,7 @@ const FRAMES = {
     store.starting = false;
     setError(frame);
     refuse(frame);
-    if (frame.code === "not_found" && !store.run) history.replaceState(null, "", location.pathname);
+    if (frame.code === "not_found") forgetRun();
     touch("run");
   },
 };
@@ -87,7 +87,7 @@ function resume() {
   store.starting = false;
   const { run } = store;
   if (run) return { type: "watch", run_id: run.id, after: run.ready - 1 };
-  const linked = decodeURIComponent(location.hash.slice(1));
+  const linked = linkedRun();
   if (!linked) return null;
   asked.add(linked);
   return { type: "watch", run_id: linked, after: -1 };
@@ -106,7 +106,8 @@ startControls(send);
 startRunbar(send);
 startFiles(watch);
 startPaste();
-startRuns(watch);
+startRuns(visit);
 startLanes(watch);
+startAddress(watch);
 new ResizeObserver(() => touch("size")).observe($(".centre"));
 touch("view", "steps", "run", "model", "connection", "theme", "tab");

@@ -186,7 +186,8 @@ for (const head of $$("th[data-sort]", dialog)) {
     const { sort } = head.dataset;
     const first = UPWARD.includes(sort) ? "asc" : "desc";
     const turned = store.list.order === "asc" ? "desc" : "asc";
-    setList({ ...store.list, sort, order: store.list.sort === sort ? turned : first });
+    const order = store.list.sort === sort ? turned : first;
+    setList({ search: search.value.trim(), sort, order });
   });
 }
 search.addEventListener("input", () => {
