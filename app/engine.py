@@ -6,7 +6,7 @@ The protocols say exactly what the service uses of `ddtree.TreeDecoder`; tests p
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -55,6 +55,15 @@ class LoadedEngine(Protocol):
     def new_decoder(self, settings: Settings) -> Decoder:
         """Raises ddtree.SettingsError for a value that what is loaded cannot honour."""
 
+    def check_step(
+        self, context: Sequence[int], step: Step, following: Sequence[int], draws: int, seed: int
+    ) -> Iterator[Any]:
+        """ddtree.lossless.check_step with the target that is loaded: in short turns, progress and in the end
+        the verdict."""
+
+    def shown(self, token_id: int) -> str:
+        """A token as people see it."""
+
 
 LoadEngine = Callable[[ServerSettings, Progress], LoadedEngine]
 
@@ -79,6 +88,7 @@ class _Library:
         self._loaded = loaded
         decoder = self._decoder(Settings())
         resolved = decoder.resolve(Settings())
+        self._tokens = decoder.tokens
         self.description = Description(
             engine=engine_info(loaded.target),
             target=target_info(loaded.target),
@@ -95,6 +105,17 @@ class _Library:
     def new_decoder(self, settings: Settings) -> Decoder:
         decoder: Decoder = self._decoder(settings)
         return decoder
+
+    def check_step(
+        self, context: Sequence[int], step: Step, following: Sequence[int], draws: int, seed: int
+    ) -> Iterator[Any]:
+        from ddtree.lossless import check_step
+
+        return check_step(self._loaded.target, context, step, following, draws, seed)
+
+    def shown(self, token_id: int) -> str:
+        text: str = self._tokens.shown(token_id)
+        return text
 
 
 def load_engine(settings: ServerSettings, progress: Progress) -> LoadedEngine:

@@ -27,6 +27,7 @@ from starlette.exceptions import HTTPException
 
 from app.analysis import analysis_router
 from app.api import answer_error, api_router
+from app.checks import checks_router
 from app.engine import LoadEngine, load_engine
 from app.errors import ApiError, shown
 from app.hub import Hub
@@ -75,6 +76,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
     app.include_router(races_router(service.races, service.store, service.worker))
     app.include_router(tools_router())
     app.include_router(inspecting_router())
+    app.include_router(checks_router(service.store, service.worker))
     app.include_router(live_router(service.hub, service.store, service.worker))
     _add_page(app)
     app.add_exception_handler(ApiError, answer_error)

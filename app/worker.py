@@ -16,14 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from app.engine import Description, LoadedEngine, LoadEngine
-from app.errors import explain
 from app.events import Event, RunBegan, RunEnded, SettingsChanged, StateChanged, StepDone
 from app.protocol import ErrorFrame, RunState
+from app.refusals import Refused, refusal
 from app.schedule import Schedule, Session
 from app.settings import ServerSettings
+from app.tasks import Examine, Tasks
 from ddtree.settings import Settings
 
 log = logging.getLogger("ddtree.app")
@@ -73,7 +72,7 @@ class Control:
     refuse: Refuse
 
 
-Command = Begin | Change | Control
+Command = Begin | Change | Control | Examine
 
 
 class Worker:
@@ -92,6 +91,7 @@ class Worker:
         self._status_changed = status_changed
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._schedule = Schedule(settings.max_decoding)
+        self._tasks = Tasks()
         self._engine: LoadedEngine | None = None
         self._closing = False
         self._told_at = 0.0  # when viewers were last told how far loading is
@@ -139,10 +139,11 @@ class Worker:
         self._load_engine()
         while True:
             wait_s = self._schedule.wait_s(time.monotonic(), self._settings.pause_limit_s)
-            for command in self._take(wait_s):
+            for command in self._take(0 if self._tasks else wait_s):
                 if command is None:
                     for session in list(self._schedule):
                         self._end(session, cancel=True)
+                    self._tasks.stop()
                     return
                 self._obey(command)
             now = time.monotonic()
@@ -153,6 +154,7 @@ class Worker:
             due = self._schedule.next_due(now)
             if due is not None:
                 self._advance(due)
+            self._tasks.take_turn()
 
     def _load_engine(self) -> None:
         began = time.monotonic()
@@ -213,6 +215,11 @@ class Worker:
         try:
             if isinstance(command, Begin):
                 self._begin(command)
+                return
+            if isinstance(command, Examine):
+                if self._engine is None:
+                    raise Refused("not_ready", self.status.message)
+                self._tasks.begin(command.task, self._engine)
                 return
             session = self._schedule.find(command.run_id)
             if session is None:
@@ -328,21 +335,3 @@ class Worker:
         if (session.state, session.place) != (state, place):
             session.state, session.place = state, place
             self._emit(StateChanged(session.run_id, state, place))
-
-
-class Refused(Exception):
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-def refusal(error: Exception) -> ErrorFrame:
-    """What the asker is told. Settings errors carry `code` and `field`; anything unforeseen is logged."""
-    if isinstance(error, ValidationError):
-        field, message = explain(error)
-        return ErrorFrame(code="bad_value", message=message, field=field)
-    code = getattr(error, "code", None)
-    if isinstance(code, str):
-        return ErrorFrame(code=code, message=str(error), field=getattr(error, "field", None))
-    log.error("a command failed", exc_info=error)
-    return ErrorFrame(code="internal", message=f"the server failed: {type(error).__name__}: {error}")

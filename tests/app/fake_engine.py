@@ -172,12 +172,19 @@ class FakeEngine:
     at: Callable[[str, FakeRun], None] = lambda place, run: None
     prefill_chunks: int = 2
     fails_at: int | None = None  # the step that fails with a fault of the drafter
+    checks: Callable[..., Iterator[object]] = lambda *asked: iter(())  # ddtree.lossless.check_step's part
     description: Description = field(
         default_factory=lambda: Description(ENGINE, TARGET, [DRAFTER], "ngram", has_chat_template=False)
     )
 
     def new_decoder(self, settings: Settings) -> FakeDecoder:
         return FakeDecoder(self, settings)
+
+    def check_step(self, *asked: object) -> Iterator[object]:
+        return self.checks(*asked)
+
+    def shown(self, token_id: int) -> str:
+        return f"<{token_id}>"
 
     def load(self, settings: ServerSettings, progress: Progress) -> FakeEngine:
         progress("making things up", 0.5)
