@@ -48,10 +48,10 @@ BINS = (0.5, 0.125, 0.03125)
 DOUBT = 4.0
 """Expected acceptances after which a class's own count weighs as much as the drafter's word."""
 
-WINDOW = 4
+WINDOW = 8
 """Drafted steps, about, over which drafting must promise more than plain decoding."""
 
-LONGEST_PAUSE = 16
+LONGEST_PAUSE = 8
 """Steps at most without drafting, before drafting is tried again."""
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import ddtree
 from ddtree import autobudget
-from ddtree.autobudget import BINS, DOUBT, LONGEST_PAUSE, STAIRS, AutoBudget, StepTimes
+from ddtree.autobudget import BINS, DOUBT, LONGEST_PAUSE, STAIRS, WINDOW, AutoBudget, StepTimes
 from ddtree.decoder import TreeDecoder
 from ddtree.replay import check_trace
 from ddtree.settings import Settings
@@ -186,8 +186,8 @@ def steps_without_drafting(auto: AutoBudget, times: StepTimes, *, prob: float, d
 def test_drafting_that_does_not_pay_is_tried_more_and_more_rarely(times: StepTimes) -> None:
     auto = AutoBudget(times)
     times.saw("dflash", 1, timing(verify=8.0, rest=6.0, draft=5.5))
-    pauses = steps_without_drafting(auto, times, prob=0.1, drafts=10)
-    assert pauses == [0, 0, 0, 0, 2, 4, 8, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
+    pauses = steps_without_drafting(auto, times, prob=0.1, drafts=WINDOW + 6)
+    assert pauses == [*[0] * WINDOW, 2, 4, *[LONGEST_PAUSE] * 4]
 
 
 def test_drafting_that_pays_goes_on(times: StepTimes) -> None:

@@ -36,6 +36,12 @@ def test_only_the_bare_autoregressive_lane_is_what_others_are_compared_with() ->
     assert not parse_lane("generate").plain
 
 
+def test_a_lane_may_leave_the_budget_to_every_step() -> None:
+    lane = parse_lane("ddtree:budget=auto")
+    assert lane.settings is not None
+    assert (lane.settings.budget, lane.label) == ("auto", "ddtree:budget=auto")
+
+
 def test_the_default_lanes_can_be_parsed() -> None:
     assert [lane.label for lane in parse_lanes(list(DEFAULT_LANES))] == list(DEFAULT_LANES)
     assert [lane.label for lane in parse_lanes(list(DEFAULT_ACCEPTANCE_LANES))] == ["ddtree"]
