@@ -34,6 +34,11 @@ export const tableUrl = (query) => `/api/runs.csv?${new URLSearchParams(query)}`
 /** Read what was pasted or dropped: text or a file's bytes, with the file's name. */
 export const inspect = (data, name) =>
   post(`/api/inspections?${new URLSearchParams({ name })}`, data, "application/octet-stream");
+/** Start a check of a step: {draws, seed}; ask after it, cancel it. */
+export const startCheck = (run, step, asked) =>
+  post(`/api/runs/${encodeURIComponent(run)}/steps/${step}/lossless`, JSON.stringify(asked));
+export const askCheck = (id) => call(`/api/checks/${id}`);
+export const cancelCheck = (id) => call(`/api/checks/${id}`, { method: "DELETE" });
 export const fetchInspected = (id, index) => call(`/api/inspections/${id}/trees/${index}`);
 export const walkInspected = (id, index, coins) =>
   post(`/api/inspections/${id}/trees/${index}/walk`, JSON.stringify(coins));
