@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, WebSocket
@@ -16,13 +17,15 @@ from pydantic import ValidationError
 from starlette.websockets import WebSocketDisconnect
 
 from app.errors import explain
+from app.forks import fork_of
 from app.hub import Hub
-from app.protocol import ErrorFrame, Hello, Start, Update, Watch, client_message
+from app.protocol import ErrorFrame, ForkPoint, Hello, Start, Update, Watch, client_message
 from app.resources import version
 from app.runs import RunStore, new_run_id
 from app.settings import MAX_PROMPT_CHARS
 from app.viewers import Viewer
 from app.worker import Begin, Change, Control, Worker
+from ddtree.fork import Fork
 from ddtree.settings import Settings
 
 log = logging.getLogger("ddtree.app")
@@ -41,7 +44,7 @@ def live_router(hub: Hub, store: RunStore, worker: Worker) -> APIRouter:
     async def decode(socket: WebSocket) -> None:
         await socket.accept()
         viewer = Viewer(hub, store, lambda: hello(worker))
-        connection = Connection(viewer, worker, asyncio.get_running_loop())
+        connection = Connection(viewer, worker, store, asyncio.get_running_loop())
 
         async def send(text: str) -> None:
             await asyncio.wait_for(socket.send_text(text), SEND_LIMIT_S)
@@ -89,9 +92,12 @@ def hello(worker: Worker) -> str:
 class Connection:
     """What one viewer asks, turned into commands for the worker. Never waits."""
 
-    def __init__(self, viewer: Viewer, worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, viewer: Viewer, worker: Worker, store: RunStore, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._viewer = viewer
         self._worker = worker
+        self._store = store
         self._loop = loop
         self._run_id: str | None = None  # the run that commands mean: the one started or watched last
 
@@ -155,9 +161,23 @@ class Connection:
 
         self._worker.post(
             Begin(
-                run_id, message.prompt, settings, message.pace, message.paused, opened, self._later(refused)
+                run_id,
+                message.prompt,
+                settings,
+                message.pace,
+                message.paused,
+                opened,
+                self._later(refused),
+                self._fork(message.fork),
             )
         )
+
+    def _fork(self, point: ForkPoint | None) -> Callable[[], tuple[str, Fork]] | None:
+        """Reads the fork from the store, on the thread that calls it."""
+        loaded = self._worker.status.description
+        if point is None or loaded is None:
+            return None
+        return partial(fork_of, self._store, point, loaded.target.name)
 
     def _refuse(self, code: str, message: str, field: str | None = None) -> None:
         self._viewer.say(ErrorFrame(code=code, message=message, field=field))

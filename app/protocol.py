@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ddtree.settings import Settings
-from ddtree.trace import DrafterInfo, Engine, FinishReason, Prompt, Step, Summary, TargetInfo
+from ddtree.trace import DrafterInfo, Engine, FinishReason, ForkedFrom, Prompt, Step, Summary, TargetInfo
 
 
 class Frame(BaseModel):
@@ -23,11 +23,21 @@ class Frame(BaseModel):
 # ---- client to server ----
 
 
+class ForkPoint(Frame):
+    """A step of a stored run, finished or not: the new run's prompt is that run's prompt and what its steps
+    before this one committed."""
+
+    run_id: str = Field(max_length=200)
+    step: int = Field(ge=0, lt=2**31)
+
+
 class Start(Frame):
-    """Start a run and watch it. The run being watched before goes on."""
+    """Start a run and watch it. The run being watched before goes on. With `fork` it goes on from a step of
+    another run: that run's prompt is taken, whatever stands in `prompt`."""
 
     type: Literal["start"]
     prompt: str
+    fork: ForkPoint | None = None
     settings: dict[str, Any] = {}
     pace: float | None = Field(None, gt=0, le=1000, description="steps a second at most; null: full speed")
     paused: bool = Field(False, description="start paused, before step 0")
@@ -107,6 +117,9 @@ class Started(Frame):
     target: TargetInfo
     engine: Engine
     stop_token_ids: list[int]
+    forked_from: ForkedFrom | None = Field(
+        None, description="the step of another run that this one goes on from"
+    )
     steps: int = Field(description="steps that exist already; those after `after` follow")
 
 

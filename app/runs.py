@@ -300,14 +300,14 @@ class RunStore:
             ).fetchall()
         return [_row(row) for row in rows]
 
-    def committed(self, row: RunRow, before: int | None = None) -> list[int]:
-        """The token ids committed by the run's steps, or by those before step `before`."""
+    def committed(self, row: RunRow, first: int = 0) -> list[tuple[int, list[int]]]:
+        """(step, the token ids it committed) of the steps from `first` on."""
         with self.reading() as reader:
             found = reader.execute(
-                "SELECT token_ids FROM tokens WHERE number = ? AND step < ? ORDER BY step",
-                (row.number, 2**31 if before is None else before),
+                "SELECT step, token_ids FROM tokens WHERE number = ? AND step >= ? ORDER BY step",
+                (row.number, first),
             ).fetchall()
-        return [int(token_id) for (text,) in found for token_id in json.loads(text)]
+        return [(step, json.loads(text)) for step, text in found]
 
     def head(self, row: RunRow) -> str:
         """The run's trace as JSON, without steps and summary; empty if the run was deleted meanwhile."""

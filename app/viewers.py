@@ -83,6 +83,7 @@ class Watch:
             target=head.target,
             engine=head.engine,
             stop_token_ids=head.stop_token_ids,
+            forked_from=head.forked_from,
             steps=steps,
         )
         self._ready.append(frame.model_dump_json())

@@ -23,6 +23,7 @@ from app.refusals import Refused, refusal
 from app.schedule import Schedule, Session
 from app.settings import ServerSettings
 from app.tasks import Examine, Tasks
+from ddtree.fork import Fork
 from ddtree.settings import Settings
 
 log = logging.getLogger("ddtree.app")
@@ -53,6 +54,7 @@ class Begin:
     paused: bool
     opened: Callable[[str], None]
     refuse: Refuse
+    fork: Callable[[], tuple[str, Fork]] | None = None  # (prompt, fork), read when its turn comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,7 @@ class Worker:
         if live >= most:
             raise Refused("queue_full", f"{live} runs are live, which is the most: stop one first")
         decoder = self._engine.new_decoder(command.settings)
-        run = decoder.start(command.prompt)
+        run = decoder.start(command.prompt) if command.fork is None else decoder.start(*command.fork())
         session = Session(
             command.run_id,
             decoder,

@@ -23,8 +23,9 @@ from ddtree.drafters.base import DRAFT_TEMPERATURE, Context, Draft, Drafter, Dra
 from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
+from ddtree.fork import Fork
 from ddtree.kvcache import TargetCache
-from ddtree.prompt import SettingsError, encode_prompt
+from ddtree.prompt import SettingsError, check_prompt, encode_prompt
 from ddtree.record import StageClock, StepRecord
 from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
 from ddtree.sampling import TreeVerdict, coins, verify_tree, verify_tree_greedy
@@ -34,6 +35,7 @@ from ddtree.target import Target
 from ddtree.text import RunningText, TokenText
 from ddtree.trace import (
     FinishReason,
+    ForkedFrom,
     Prompt,
     Step,
     StepError,
@@ -63,6 +65,7 @@ class Run:
     prefill_s: float = 0.0
     lossy: bool = False
     pipeline: Pipeline | None = None  # where steps are static ones
+    forked_from: ForkedFrom | None = None
 
     @property
     def committed(self) -> int:
@@ -165,10 +168,15 @@ class TreeDecoder:
 
     # ---- a run ----
 
-    def start(self, prompt: str) -> Run:
-        """A run at its beginning, nothing computed yet. Raises SettingsError (prompt_too_long, bad_value)."""
+    def start(self, prompt: str, fork: Fork | None = None) -> Run:
+        """A run at its beginning, nothing computed yet; with `fork` it goes on from another run's step, and
+        `prompt` is what that run's was typed as. Raises SettingsError (prompt_too_long, bad_value)."""
         settings = self.resolve(self._settings)
-        token_ids = encode_prompt(self.target, prompt, settings)
+        if fork is None:
+            token_ids = encode_prompt(self.target, prompt, settings)
+        else:
+            token_ids = list(fork.token_ids)
+            check_prompt(self.target, token_ids, settings)
         seed = secrets.randbits(53) if settings.seed is None else settings.seed
         tokens = len(token_ids) + settings.max_new_tokens
         pipeline = None
@@ -186,6 +194,7 @@ class TreeDecoder:
             pipeline=pipeline,
             text=RunningText(self.tokens),
             auto=AutoBudget(self.target.times),
+            forked_from=None if fork is None else ForkedFrom(run_id=fork.run_id, step=fork.step),
         )
         return self._run
 
@@ -414,6 +423,7 @@ class TreeDecoder:
             stop_token_ids=list(self.target.stop_token_ids),
             prompt=run.prompt,
             settings=run.settings,
+            forked_from=run.forked_from,
             steps=[],
             summary=None,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddtree.settings import Settings
 from ddtree.target import Target
 
@@ -36,6 +38,12 @@ def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
     not fit the target's context.
     """
     token_ids = prompt_token_ids(target, prompt, settings)
+    check_prompt(target, token_ids, settings)
+    return token_ids
+
+
+def check_prompt(target: Target, token_ids: Sequence[int], settings: Settings) -> None:
+    """Raises SettingsError as `encode_prompt` does."""
     if not token_ids:
         raise SettingsError("bad_value", "the prompt is empty; type at least one character", "prompt")
     most = target.max_context
@@ -51,4 +59,3 @@ def encode_prompt(target: Target, prompt: str, settings: Settings) -> list[int]:
             f"tokens in {target.name}'s context of {most}; use {room} at most"
         )
         raise SettingsError("bad_value", message, "max_new_tokens")
-    return token_ids

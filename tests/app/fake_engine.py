@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from app.engine import Description, Progress
 from app.settings import ServerSettings
 from ddtree import trace
+from ddtree.fork import Fork
 from ddtree.prompt import SettingsError
 from ddtree.settings import FIXED_IN_A_RUN, Settings
 
@@ -26,6 +27,19 @@ class FakeRun:
     finish_reason: trace.FinishReason | None = None
     steps: int = 0
     committed: int = 0
+    fork: Fork | None = None
+
+    @property
+    def forked_from(self) -> trace.ForkedFrom | None:
+        return None if self.fork is None else trace.ForkedFrom(run_id=self.fork.run_id, step=self.fork.step)
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        return [0] if self.fork is None else list(self.fork.token_ids)
+
+    @property
+    def prompt_texts(self) -> list[str]:
+        return [self.prompt] if self.fork is None else [str(i) for i in self.fork.token_ids]
 
     def cancel(self) -> None:
         self.finish_reason = self.finish_reason or "cancelled"
@@ -105,11 +119,11 @@ class FakeDecoder:
     def resolve(self, settings: Settings) -> Settings:
         return settings.model_copy(update={"drafter": "ngram", "block_size": 3, "chat": False})
 
-    def start(self, prompt: str) -> FakeRun:
+    def start(self, prompt: str, fork: Fork | None = None) -> FakeRun:
         if not prompt:
             raise SettingsError("bad_value", "the prompt is empty; type at least one character", "prompt")
         seed = 7 if self.settings.seed is None else self.settings.seed
-        self.run = FakeRun(prompt, self.resolve(self.settings).model_copy(update={"seed": seed}))
+        self.run = FakeRun(prompt, self.resolve(self.settings).model_copy(update={"seed": seed}), fork=fork)
         return self.run
 
     def prefill(self, run: FakeRun) -> Iterator[float]:
@@ -145,7 +159,8 @@ class FakeDecoder:
             drafter=DRAFTER,
             tokenizer=trace.TokenizerInfo(name="fake", vocab_size=1000),
             stop_token_ids=[999],
-            prompt=trace.Prompt(text=run.prompt, token_ids=[0], texts=[run.prompt]),
+            prompt=trace.Prompt(text=run.prompt, token_ids=run.prompt_ids, texts=run.prompt_texts),
+            forked_from=run.forked_from,
             settings=run.settings,
             steps=[],
             summary=None,

@@ -68,7 +68,7 @@ def test_every_run_of_an_old_store_is_there_to_the_byte(tmp_path: Path) -> None:
         row = rows[f"run-{number}"]
         assert "".join(store.trace_parts(row)) == trace.to_json()
         assert store.committed(row) == [
-            token_id for step in trace.steps if step.committed for token_id in step.committed.token_ids
+            (step.index, step.committed.token_ids) for step in trace.steps if step.committed
         ]
     first, last = rows["run-1"], rows["run-3"]
     assert (first.drafter, first.budget, first.temperature) == ("ngram", 1, 0.5)

@@ -13,6 +13,7 @@ from app.engine import Description, Progress
 from app.main import Server
 from app.settings import ServerSettings
 from ddtree import trace
+from ddtree.fork import Fork
 from ddtree.settings import Settings
 from ddtree.trace_file import load_trace
 
@@ -26,6 +27,7 @@ class ReplayedRun:
     finish_reason: trace.FinishReason | None = None
     steps: int = 0
     committed: int = 0
+    fork: Fork | None = None
 
     def cancel(self) -> None:
         self.finish_reason = self.finish_reason or "cancelled"
@@ -40,9 +42,12 @@ class ReplayedDecoder:
         open_ones = [name for name in ("drafter", "block_size", "chat") if getattr(settings, name) is None]
         return settings.model_copy(update={name: getattr(defaults, name) for name in open_ones})
 
-    def start(self, prompt: str) -> ReplayedRun:
+    def start(self, prompt: str, fork: Fork | None = None) -> ReplayedRun:
+        """A fork plays on from its step; at another temperature than the recording's it leaves one out after
+        the first, so that the texts part."""
         seed = self.settings.seed or 1
-        return ReplayedRun(self.resolve(self.settings).model_copy(update={"seed": seed}), prompt)
+        settings = self.resolve(self.settings).model_copy(update={"seed": seed})
+        return ReplayedRun(settings, prompt, fork=fork)
 
     def prefill(self, run: ReplayedRun) -> Iterator[float]:
         yield 1.0
@@ -50,7 +55,11 @@ class ReplayedDecoder:
     def step(self, run: ReplayedRun) -> trace.Step:
         time.sleep(self.engine.seconds)
         whole, last = self.engine.plays(run.settings)
-        step = whole[run.steps % len(whole)]
+        at = run.steps if run.fork is None else run.fork.step + run.steps
+        other = run.settings.temperature != self.engine.recorded.settings.temperature
+        if run.fork is not None and other and run.steps:
+            at += 1
+        step = whole[at % len(whole)]
         settings = self.resolve(self.settings).model_copy(update={"seed": run.settings.seed})
         run.steps += 1
         assert step.committed is not None
@@ -61,8 +70,20 @@ class ReplayedDecoder:
 
     def head(self, run: ReplayedRun) -> trace.Trace:
         prompt = self.engine.recorded.prompt.model_copy(update={"text": run.prompt})
+        fork = None
+        if run.fork is not None:
+            fork = trace.ForkedFrom(run_id=run.fork.run_id, step=run.fork.step)
+            committed = [step.committed for step in self.engine.recorded.steps[: fork.step] if step.committed]
+            texts = [*prompt.texts, *(text for done in committed for text in done.texts)]
+            prompt = prompt.model_copy(update={"token_ids": list(run.fork.token_ids), "texts": texts})
         return self.engine.recorded.model_copy(
-            update={"prompt": prompt, "settings": run.settings, "steps": [], "summary": None}
+            update={
+                "prompt": prompt,
+                "settings": run.settings,
+                "forked_from": fork,
+                "steps": [],
+                "summary": None,
+            }
         )
 
     def summary(self, run: ReplayedRun) -> trace.Summary:
