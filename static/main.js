@@ -37,6 +37,8 @@ import { startPaste } from "./parts/paste.js";
 import { startRuns } from "./parts/runs.js";
 import { startLossless } from "./parts/lossless.js";
 import "./parts/race-form.js";
+import "./parts/race-form.js";
+import "./parts/lineage.js";
 import "./parts/history.js";
 import "./parts/keys.js";
 import "./parts/split.js";

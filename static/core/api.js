@@ -18,6 +18,8 @@ const post = (path, body, type = "application/json") =>
 
 /** A page of the list: {search, sort, order, after, limit}. */
 export const listRuns = (query = {}) => call(`/api/runs?${new URLSearchParams(query)}`);
+/** What a run was forked from, what was forked from it, and where its text parts from its parent's. */
+export const fetchLineage = (id) => call(`/api/runs/${encodeURIComponent(id)}/lineage`);
 export const fetchRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`);
 /** New tags, new notes, or both. */
 export const editRun = (id, edit) =>

@@ -28,6 +28,7 @@ const KEYS = [
   [["←", "→"], "the step before, the step after", ["ArrowLeft", "ArrowRight"], (key) => goTo(store.at + (key === "ArrowLeft" ? -1 : 1))],
   [["Home", "End"], "the first step, the last one (and follow)", ["Home", "End"], (key) => (key === "Home" ? goTo(0) : goTo(Infinity, true))],
   [["L"], "follow live, or stop following", ["l"], () => setFollow(!store.follow)],
+  [["C"], "continue from the step shown, as a new run", ["c"], () => handle("fork").click()],
   [["[", "]"], "the node before, the node after, by number", ["[", "]"], (key) => nodeBy(key === "[" ? -1 : 1)],
   [["T"], "into the tree; there the arrows go to parent, first child and siblings", ["t"], () => focusIn("step", "tree")],
   [["N"], "into the table; there the arrows go from node to node", ["n"], () => focusIn("step", "nodes")],

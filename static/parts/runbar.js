@@ -43,6 +43,19 @@ export function start(paused = false) {
   touch("run");
 }
 
+/** Continue from a step of a run with the form's settings; it keeps the run's seed unless the form has one. */
+export function startFork(run, step) {
+  setError(null);
+  store.starting = order({
+    type: "start",
+    prompt: run.head.prompt.text,
+    settings: { seed: run.head.settings.seed, ...allSettings() },
+    pace: paceValue(),
+    fork: { run_id: run.id, step },
+  });
+  touch("run");
+}
+
 /** One step: of the run, or the first one of a new run. */
 export function stepOnce() {
   if (buttons.step.disabled) return;
