@@ -106,7 +106,7 @@ function drawProbs({ tree, probs, fault, found }) {
   wrong.hidden = !fault;
   wrong.textContent = fault ?? "";
   $("#inspect-coins-say").textContent =
-    found && tree.coins_given ? "coins as given; drag them in the walk" : "coins drawn here; drag them in the walk";
+    !inspected.walk ? "" : found && tree.coins_given ? "coins as given; drag them in the walk" : "coins drawn here; drag them in the walk";
 }
 
 function drawAcceptance({ found }) {
