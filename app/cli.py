@@ -18,6 +18,7 @@ import ddtree
 from app.bench.flags import add_bench_parser
 from app.errors import explain
 from app.exits import DONE, FAILED, INTERRUPTED, MISUSED
+from app.followers import alone, following
 from app.training import add_train_parser, train
 from ddtree.settings import DrafterName, Method, Settings
 
@@ -55,8 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     _run_parser(commands)
     bench = add_bench_parser(commands)
     _engine_flags(bench)
-    bench.set_defaults(command=_bench)
-    add_train_parser(commands).set_defaults(command=_train)
+    bench.set_defaults(command=alone("bench", _bench))
+    add_train_parser(commands).set_defaults(command=alone("train", _train))
     check = commands.add_parser(
         "check",
         help="re-derive every decision of a trace",
@@ -84,7 +85,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _engine_flags(parser: argparse.ArgumentParser) -> None:
+def _spread_flag(group: Any) -> None:
+    group.add_argument(
+        "--device-map",
+        metavar="auto",
+        help="auto: spread the target's layers over this machine's devices (needs accelerate)",
+    )
+
+
+def _engine_flags(parser: argparse.ArgumentParser) -> Any:
     group = parser.add_argument_group("models and machine")
     group.add_argument(
         "--model",
@@ -101,6 +110,7 @@ def _engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads (default: all cores; `serve` leaves one free)"
     )
+    return group
 
 
 def _serve_parser(commands: Any) -> None:
@@ -115,8 +125,8 @@ def _serve_parser(commands: Any) -> None:
     serve.add_argument(
         "--data", metavar="DIR", help="where runs are kept (default: the user's data directory)"
     )
-    _engine_flags(serve)
-    serve.set_defaults(command=_serve)
+    _spread_flag(_engine_flags(serve))
+    serve.set_defaults(command=following(_serve))
 
 
 def _run_parser(commands: Any) -> None:
@@ -132,7 +142,7 @@ def _run_parser(commands: Any) -> None:
     )
     run.add_argument("--trace", metavar="FILE", help="write the run's trace to FILE as JSON")
     run.add_argument("--quiet", action="store_true", help="no progress and figures on standard error")
-    _engine_flags(run)
+    _spread_flag(_engine_flags(run))
     group = run.add_argument_group("settings")
     for name, field in Settings.model_fields.items():
         flag = "--" + name.replace("_", "-")
@@ -142,7 +152,7 @@ def _run_parser(commands: Any) -> None:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
             group.add_argument(flag, type=_SETTING_TYPES.get(name, str), help=text, **_CHOICES.get(name, {}))
-    run.set_defaults(command=_run)
+    run.set_defaults(command=following(_run))
 
 
 def _number_or_word(text: str) -> int | str:
@@ -278,6 +288,7 @@ def _decoder(arguments: argparse.Namespace, settings: Settings, say: Any) -> Any
             model=arguments.model,
             draft_model=arguments.draft_model,
             device=arguments.device,
+            device_map=arguments.device_map,
             dtype=arguments.dtype,
             threads=arguments.threads,
             progress=lambda text, share: say(text if share is None else f"{text} {share:.0%}"),

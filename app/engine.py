@@ -128,6 +128,7 @@ def load_engine(settings: ServerSettings, progress: Progress) -> LoadedEngine:
         model=settings.model,
         draft_model=settings.draft_model,
         device=settings.device,
+        device_map=settings.device_map,
         dtype=settings.dtype,
         threads=settings.threads or default_threads(),
         progress=progress,

@@ -56,6 +56,7 @@ class ServerSettings(BaseModel):
         None, description="drafter checkpoint; 'none': load none; null: the default"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N")
+    device_map: str | None = Field(None, description="auto: the target's layers over all devices; null: one")
     dtype: str = Field("auto", description="auto, bfloat16, float16, float32")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads that decode; null: chosen")
     data: Path = Field(default_factory=default_data_dir, description="where runs are kept")

@@ -30,12 +30,13 @@ def load_engine(
     dtype: str = "auto",
     threads: int | None = None,
     progress: Callable[[str, float | None], None] | None = None,
+    device_map: str | None = None,
 ) -> LoadedEngine:
     """Load a target and its drafters by name. A drafter that does not fit leaves the n-gram drafter, and
     the reason; one asked for by name that cannot be loaded raises, like a target (ValueError, OSError)."""
     if threads is not None:
         torch.set_num_threads(threads)
-    target = load_target(model, device=device, dtype=dtype, progress=progress)
+    target = load_target(model, device, dtype, progress, device_map)
     if draft_model == "none":
         return LoadedEngine(target, (NgramDrafter(),), "loading one was switched off (--draft-model none)")
     try:

@@ -21,6 +21,7 @@ class LayerShape:
     heads: int
     key_dim: int
     value_dim: int
+    device: torch.device | None = None  # None: where the run is
 
 
 class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -99,15 +100,16 @@ class TargetCache:
     def _make_layers(
         self, shapes: Sequence[LayerShape | None], dtype: torch.dtype, device: torch.device
     ) -> list[Any]:
-        """Stacks all tensors of one (heads, dim) into a buffer [count, heads, capacity, dim]."""
-        wanted: dict[tuple[int, int], int] = {}
+        """Stacks all tensors of one (heads, dim) on a device into a buffer [count, heads, capacity, dim]."""
+        wanted: dict[tuple[torch.device, int, int], int] = {}
         for shape in shapes:
             for dim in () if shape is None else (shape.key_dim, shape.value_dim):
                 assert shape is not None
-                wanted[shape.heads, dim] = wanted.get((shape.heads, dim), 0) + 1
+                key = (shape.device or device, shape.heads, dim)
+                wanted[key] = wanted.get(key, 0) + 1
         stacks = {
-            (heads, dim): torch.zeros(count, heads, self.capacity, dim, dtype=dtype, device=device)
-            for (heads, dim), count in wanted.items()
+            key: torch.zeros(count, key[1], self.capacity, key[2], dtype=dtype, device=key[0])
+            for key, count in wanted.items()
         }
         self._buffers = list(stacks.values())
         free = {key: iter(stack) for key, stack in stacks.items()}
@@ -116,8 +118,8 @@ class TargetCache:
             if shape is None
             else RowLayer(
                 self,
-                next(free[shape.heads, shape.key_dim])[None],
-                next(free[shape.heads, shape.value_dim])[None],
+                next(free[shape.device or device, shape.heads, shape.key_dim])[None],
+                next(free[shape.device or device, shape.heads, shape.value_dim])[None],
             )
             for shape in shapes
         ]
@@ -161,10 +163,12 @@ class TargetCache:
             raise ValueError(f"cannot commit rows {list(rows)}: {self.pending} rows are pending")
         start, count = self.length, len(rows)
         if list(rows) != list(range(count)):
-            moved = torch.tensor(rows, device=self._buffers[0].device) + start
+            moved = torch.tensor(rows) + start
             for buffer in self._buffers:
-                buffer.narrow(2, start, count).copy_(buffer.index_select(2, moved))
+                there = moved.to(buffer.device)
+                buffer.narrow(2, start, count).copy_(buffer.index_select(2, there))
             if self.features is not None:
-                self.features.narrow(0, start, count).copy_(self.features.index_select(0, moved))
+                there = moved.to(self.features.device)
+                self.features.narrow(0, start, count).copy_(self.features.index_select(0, there))
         self.length += count
         self.pending = 0

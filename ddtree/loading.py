@@ -15,6 +15,8 @@ from ddtree.gguf import Blocks, read_blocks
 from ddtree.merged import merge_projections
 from ddtree.native import native_pass
 from ddtree.packed import pack_model
+from ddtree.parallel import Leader, loading_options, spread_of
+from ddtree.ranks import Placement
 from ddtree.storage import Progress
 from ddtree.support import (
     check_config,
@@ -56,10 +58,11 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
-def load(source: str, name: str, device: torch.device, dtype: str, progress: Progress) -> Target:
-    """source: a folder or a Hugging Face id. Raises UnsupportedModel, ModelUnavailable."""
+def load(source: str, name: str, placement: Placement, dtype: str, progress: Progress) -> Target:
+    """source: a folder or a Hugging Face id. Raises UnsupportedModel, ModelUnavailable, ValueError."""
     from transformers import AutoConfig
 
+    device = pick_device(placement.device)
     chosen = pick_dtype(dtype, device)
     progress("reading the configuration", None)
     config = _fetch(name, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False))
@@ -67,8 +70,15 @@ def load(source: str, name: str, device: torch.device, dtype: str, progress: Pro
     progress("reading the tokenizer", None)
     tokenizer = load_tokenizer(source, name)
     progress("reading the weights", None)
-    model = _fetch(name, lambda: _load_model(source, name, config, chosen))
-    return make_target(model.to(device), tokenizer, name, progress, read_blocks(source))
+    options = loading_options(name, config, placement)
+    model = _fetch(name, lambda: _load_model(source, name, config, chosen, options))
+    if not options:
+        model = model.to(device)
+    spread = spread_of(name, model, placement)
+    target = make_target(model, tokenizer, name, progress, read_blocks(source), spread)
+    if placement.ranks is not None and placement.ranks.leads:
+        target.leader = Leader()
+    return target
 
 
 def load_tokenizer(source: str, name: str) -> Any:
@@ -78,7 +88,7 @@ def load_tokenizer(source: str, name: str) -> Any:
     return _fetch(name, lambda: AutoTokenizer.from_pretrained(source, trust_remote_code=False))
 
 
-def _load_model(source: str, name: str, config: Any, dtype: torch.dtype) -> Any:
+def _load_model(source: str, name: str, config: Any, dtype: torch.dtype, options: dict[str, Any]) -> Any:
     from transformers import AutoModelForCausalLM
 
     attention.register()
@@ -91,6 +101,7 @@ def _load_model(source: str, name: str, config: Any, dtype: torch.dtype) -> Any:
             attn_implementation=implementation,
             trust_remote_code=False,
             output_loading_info=True,
+            **options,
         )
 
     with _no_progress_bar():
@@ -115,9 +126,11 @@ def make_target(
     name: str,
     progress: Progress = lambda what, fraction: None,
     blocks: Blocks | None = None,
+    spread: str | None = None,
 ) -> Target:
-    """A Target from a model in memory whose attention is `ddtree`, or eager. Repacks it in place. Raises
-    UnsupportedModel when it cannot be tree-verified."""
+    """A Target from a model in memory whose attention is `ddtree`, or eager. Repacks it in place, unless it
+    is spread over devices or processes (then: how, in words). Raises UnsupportedModel when it cannot be
+    tree-verified."""
     model.eval().requires_grad_(False)
     check_config(name, model.config)
     notes = generation_notes(model) + rope_notes(model.config)
@@ -133,11 +146,13 @@ def make_target(
             layer_windows=layer_windows(model.config),
             stop_token_ids=_stop_token_ids(model, tokenizer),
             notes=notes,
+            spread=spread,
         )
-        progress("packing the weights", None)
-        if native_pass(target, blocks) is None and model.device.type == "cpu":
-            merge_projections(model)
-            target.notes += pack_model(model)
+        if spread is None:
+            progress("packing the weights", None)
+            if native_pass(target, blocks) is None and model.device.type == "cpu":
+                merge_projections(model)
+                target.notes += pack_model(model)
         progress("checking a tree pass", None)
         check_tree_pass(target)
     except UnsupportedModel:

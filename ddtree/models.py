@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddtree.errors import ModelUnavailable
+from ddtree.ranks import place, read_ranks
 from ddtree.storage import Progress, build_once, cache_home
 
 if TYPE_CHECKING:
@@ -41,19 +42,26 @@ class DrafterUnavailable(ValueError):
 
 
 def load_target(
-    name: str | None = None, device: str = "auto", dtype: str = "auto", progress: Progress | None = None
+    name: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    progress: Progress | None = None,
+    device_map: str | None = None,
 ) -> Target:
     """Loads the model that scores trees. `progress(what, fraction or None)` is called as it goes on.
 
     dtype: auto (bfloat16 where this machine computes it fast, else float32), float32, bfloat16, float16.
-    device: auto, cpu, cuda, cuda:N. Raises UnsupportedModel (the model cannot be tree-verified),
-    ModelUnavailable (not found, not reachable), ValueError (a bad device or dtype).
+    device: auto, cpu, cuda, cuda:N. device_map: auto spreads the layers over this machine's devices. In
+    processes that torchrun has started each one loads its part, and all but rank 0 go on with
+    `ddtree.parallel.follow`. Raises UnsupportedModel (the model cannot be tree-verified), ModelUnavailable
+    (not found, not reachable), ValueError (a bad device or dtype, a placement that cannot be honoured).
     """
+    placement = place(device, device_map, read_ranks())
     from ddtree import loading
 
     report = progress or _silent
     source, shown = locate(name, report)
-    return loading.load(source, shown, loading.pick_device(device), dtype, report)
+    return loading.load(source, shown, placement, dtype, report)
 
 
 def locate(name: str | None, progress: Progress) -> tuple[str, str]:

@@ -44,10 +44,12 @@ class StaticMode:
 
 
 def static_mode(target: Target) -> StaticMode | None:
-    """What suits the machine: captured on CUDA, with kernels for it and a dense target; None elsewhere."""
+    """What suits the machine: captured on CUDA, with kernels for it and a dense target that
+    is on one device; None elsewhere."""
     if target.device.type != "cuda" or not has_kernels_for(torch.empty(0, device=target.device)):
         return None
-    return StaticMode(new_capture=CudaCapture) if is_dense(target) else None
+    on_one_device = target.spread is None
+    return StaticMode(new_capture=CudaCapture) if on_one_device and is_dense(target) else None
 
 
 def is_dense(target: Target) -> bool:

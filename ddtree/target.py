@@ -19,6 +19,7 @@ from ddtree.kvcache import LayerShape, TargetCache
 
 if TYPE_CHECKING:
     from ddtree.native import NativePass
+    from ddtree.parallel import Leader
 
 Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
@@ -38,8 +39,10 @@ class Target:
         layer_windows: Sequence[int],
         stop_token_ids: tuple[int, ...],
         notes: list[str],
+        spread: str | None = None,
     ) -> None:
-        """layer_windows: each layer's sliding window in tokens, 0 where it sees everything."""
+        """layer_windows: each layer's sliding window in tokens, 0 where it sees everything. spread: how the
+        model lies on several devices or processes, None: on one (ddtree/parallel.py)."""
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
@@ -48,7 +51,9 @@ class Target:
         self.vocab_size = vocab_size
         self.max_context = max_context
         self.stop_token_ids = stop_token_ids
-        self.notes = notes
+        self.notes = notes if spread is None else [*notes, spread]
+        self.spread = spread
+        self.leader: Leader | None = None
         config = model.config.get_text_config()
         self.num_layers: int = config.num_hidden_layers
         self.hidden_size: int = config.hidden_size
@@ -69,7 +74,10 @@ class Target:
             raise ValueError(
                 f"layers {bad} cannot be tapped: {self.name} has layers 0 to {self.num_layers - 1}"
             )
-        return TargetCache(self._layer_shapes, capacity, taps, self.hidden_size, self.dtype, self.device)
+        cache = TargetCache(self._layer_shapes, capacity, taps, self.hidden_size, self.dtype, self.device)
+        if self.leader is not None:
+            self.leader.opened(cache)
+        return cache
 
     def prefill(self, cache: TargetCache, token_ids: Sequence[int], chunk: int = 256) -> Iterator[int]:
         """Commits `token_ids`, `chunk` at a time; yields how many are done. Stop iterating to stop."""
@@ -79,8 +87,8 @@ class Target:
             n = part.shape[0]
             positions = torch.arange(cache.length, cache.length + n, device=self.device)
             causal = torch.ones(n, n, dtype=torch.bool, device=self.device).tril_()
-            self._forward(cache, part, positions, causal, last_logits_only=True)
-            cache.keep(range(n))
+            self.run_pass(cache, part, positions, causal, last_logits_only=True)
+            self.commit(cache, range(n))
             yield start + n
 
     def verify(
@@ -89,19 +97,26 @@ class Target:
         """Scores n rows: token_ids [n] int64, positions [n] int64, visibility [n, n] bool (row i sees row j).
         Returns logits [n, V] in the model's dtype. The rows stand behind the committed ones until `commit` or
         the next pass. Raises ValueError when the cache has no room for them."""
-        token_ids, positions, visibility = (
-            part.to(self.device) for part in (token_ids, positions, visibility)
-        )
-        return self._forward(cache, token_ids, positions, visibility, last_logits_only=False)
+        return self.run_pass(cache, token_ids, positions, visibility, last_logits_only=False)
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """The output head: final, normed states [n, H] -> logits [n, V], both in the model's dtype."""
         if self.native is not None:
             return self.native.head(states)
-        return self.model.get_output_embeddings()(states)  # type: ignore[no-any-return]
+        if self.leader is not None:
+            self.leader.scores(states)
+        return self.model.get_output_embeddings()(states).to(states.device)  # type: ignore[no-any-return]
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """The input embeddings of token_ids [n] int64: [n, H] in the model's dtype."""
+        if self.leader is not None:
+            self.leader.embeds(token_ids)
+        return self.model.get_input_embeddings()(token_ids)  # type: ignore[no-any-return]
 
     def commit(self, cache: TargetCache, rows: Sequence[int]) -> None:
         """Keeps these rows of the last pass (0 = root, first), in this order; the others are forgotten."""
+        if self.leader is not None:
+            self.leader.keeps(cache, rows)
         cache.keep(rows)
 
     @torch.inference_mode()
@@ -148,7 +163,7 @@ class Target:
         )
 
     @torch.inference_mode()
-    def _forward(
+    def run_pass(
         self,
         cache: TargetCache,
         token_ids: torch.Tensor,
@@ -156,12 +171,18 @@ class Target:
         visibility: torch.Tensor,
         last_logits_only: bool,
     ) -> torch.Tensor:
+        """`verify`; last_logits_only: logits [1, V] of the last row where the model can do with that."""
         n = token_ids.shape[0]
         if cache.length + n > cache.capacity:
             raise ValueError(
                 f"a pass of {n} rows after {cache.length} tokens exceeds the cache of {cache.capacity}"
             )
         cache.pending = 0
+        if self.leader is not None:
+            self.leader.passes(cache, token_ids, positions, visibility, last_logits_only=last_logits_only)
+        token_ids, positions, visibility = (
+            part.to(self.device) for part in (token_ids, positions, visibility)
+        )
         if self.native is not None:
             logits = self.native(cache, token_ids, positions, visibility, last_logits_only)
             cache.pending = n

@@ -205,7 +205,7 @@ class DFlashDrafter:
         self._device, self._dtype = target.device, target.dtype
         self._vocab_size: int = target.vocab_size
         self._target_ids = None if target_ids is None else target_ids.to(target.device)
-        self._embed = target.model.get_input_embeddings()
+        self._embed = target.embed
         parts = nn.ModuleDict({"model": model} if head is None else {"model": model, "head": head})
         parts.to(device=target.device, dtype=target.dtype).eval().requires_grad_(False)
         if target.device.type == "cpu":
