@@ -4,10 +4,11 @@ follow."""
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 
-from app.exits import DONE, FAILED, INTERRUPTED, MISUSED
+from app.exits import DONE, FAILED, MISUSED
 from ddtree.ranks import place, read_ranks
 
 
@@ -63,10 +64,11 @@ def _follow(arguments: argparse.Namespace, rank: int) -> int:
     except (ValueError, OSError) as error:
         print(f"ddtree: rank {rank}: {error}", file=sys.stderr)
         return MISUSED
+    # torchrun passes these on to all: rank 0 ends what it is at, and then says so.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     try:
         follow(target)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except RuntimeError:
         print(f"ddtree: rank {rank}: rank 0 is gone without a word", file=sys.stderr)
         return FAILED

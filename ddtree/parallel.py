@@ -8,6 +8,7 @@ the others what the pass reads, and they run it on their parts of the weights an
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import itertools
 import weakref
@@ -122,7 +123,8 @@ class Leader:
     def dismiss(self) -> None:
         """The others may end."""
         if dist.is_initialized():
-            self._say("stop")
+            with contextlib.suppress(RuntimeError):  # they are gone already
+                self._say("stop")
             dist.destroy_process_group()
 
     def _say(self, command: str, *arguments: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +21,15 @@ RANK_1 = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "1",
 }
+
+
+@pytest.fixture(autouse=True)
+def signals_as_they_were() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
@@ -74,6 +85,7 @@ def test_a_later_rank_loads_its_part_and_follows(
     monkeypatch.setattr(ddtree.parallel, "follow", seen.append)
     assert main(["serve", "--model", "m", "--dtype", "float32"]) == DONE
     assert seen == [("m", "auto", "float32"), "the target"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN  # rank 0 says when it ends
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "")
 
