@@ -15,13 +15,13 @@ import {
 } from "./core/store.js";
 import "./parts/tabs.js"; // first: what is hidden has no size
 import "./panes/tree.js";
+import "./panes/scrubber.js"; // plots before lists: a plot measures, and the lists would be laid out twice
 import "./panes/walk.js";
 import "./panes/nodes.js";
 import "./panes/whatif.js";
 import "./panes/why.js";
 import "./panes/text.js";
 import "./panes/tiles.js";
-import "./panes/scrubber.js";
 import "./panes/analysis.js";
 import "./panes/encoding.js";
 import "./panes/inspect.js";

@@ -12,6 +12,7 @@ let newest = null; // the pointer that was drawn last
 
 function pathOf({ array, at, node }, plan) {
   const [from, to] = [plan.byNode.get(at), plan.byNode.get(node)];
+  if (!from || !to) return ""; // folded away
   if (array === "retrieve_next_token") {
     const turn = to.x - plan.gap / 2;
     return `M${from.x + from.w} ${from.y}H${turn}V${to.y}H${to.x - 2}`;

@@ -8,6 +8,7 @@ import { Outlines, elbow, fills } from "./shapes.js";
 export const LAYERS = [
   ["grid", "--grid"],
   ["quiet", "--edge-quiet"],
+  ["found", "--accent"],
   ["untried", "--untried"],
   ["rejected", "--rejected"],
   ["accepted", "--accepted"],
@@ -71,7 +72,7 @@ function drawEdge(layers, plan, item) {
   if (item.node.lost) return; // no pointer leads there
   const parent = plan.byNode.get(item.node.parent);
   const turn = item.x - plan.gap / 2;
-  const points = elbow(parent.x + parent.w, parent.y, item.x, item.y, turn);
+  const points = elbow(parent.x + (parent.room ?? parent.w), parent.y, item.x, item.y, turn);
   const { verdict, draftLogProb } = item.node;
   const width = EDGE.least + (EDGE.most - EDGE.least) * Math.exp(draftLogProb ?? -Infinity);
   if (beyond(plan, item)) for (const piece of dashes(points, 3, 3)) layers.quiet.stroke(piece, EDGE.least);
@@ -115,11 +116,14 @@ function drawBody(layers, item) {
   const { x, y, w, h, node } = item;
   const top = y - h / 2;
   if (node.n === "bonus") {
-    layers.bonusEdge.hexagon(x, top, w, h, 9);
-    layers[node.counted ? "bonus" : "surface"].hexagon(x + 2, top + 1.5, w - 4, h - 3, 8.5);
+    const point = Math.min(9, h / 2);
+    layers.bonusEdge.hexagon(x, top, w, h, point);
+    const inside = layers[node.counted ? "bonus" : "surface"];
+    if (!item.small) inside.hexagon(x + 2, top + 1.5, w - 4, h - 3, point - 0.5);
   } else if (node.n === 0) {
     layers.sunken.rect(x, top, w, h);
-    for (const inset of [0.5, 3]) frame(layers.ink, x + inset, top + inset, w - 2 * inset, h - 2 * inset);
+    for (const inset of item.small ? [0] : [0.5, 3])
+      frame(layers.ink, x + inset, top + inset, w - 2 * inset, h - 2 * inset);
   } else {
     const square = node.origin === "ngram";
     const [ring, width, inside] = BODIES[node.verdict];
@@ -129,6 +133,16 @@ function drawBody(layers, item) {
     }
     if (square) layers.ngram.rect(x, top, 4, h);
   }
+}
+
+/** A halo of a node that the search found. */
+function drawFound(layers, { x, y, w, h }) {
+  layers.found.round(x - 3, y - h / 2 - 3, w + 6, h + 6, h / 2 + 3);
+}
+
+/** Two short bars behind a node whose branch is folded. */
+function drawFold(layers, { x, y, w, h }) {
+  for (const by of [3, 6]) layers.ink.rect(x + w + by, y - h * 0.3, 1.5, h * 0.6);
 }
 
 function frame(layer, x, y, w, h) {
@@ -169,6 +183,7 @@ function drawBar(layers, item) {
 function labels(items, colours, fonts) {
   const span = (text, style) => `<span style="${style}">${plotly(text)}</span>`;
   const text = items.map((item) => {
+    if (item.small) return item.label.map((part) => plotly(part.text)).join("");
     const [, number] = TEXTS[item.verdict].map((name) => colours[name]);
     const head = item.number
       ? span(item.number, `font-size:${fonts.micro}px;font-weight:400;fill:${number}`) + " "
@@ -188,8 +203,8 @@ function labels(items, colours, fonts) {
     textposition: "middle right",
     textfont: {
       family: fonts.mono,
-      size: fonts.size,
-      color: items.map((item) => colours[TEXTS[item.verdict][0]]),
+      size: items[0]?.small ? fonts.micro : fonts.size,
+      color: items.map((item) => colours[item.small ? "--ink-2" : TEXTS[item.verdict][0]]),
       weight: items.map((item) => (item.strong ? 600 : 400)),
     },
     hoverinfo: "skip",
@@ -216,14 +231,17 @@ export function traces(plan, colours, fonts, from, to) {
   const shown = plan.items.filter(within);
   for (const item of shown) {
     if (item.node.faults) drawFault(layers, item);
+    if (plan.found.has(item.n)) drawFound(layers, item);
+    if (plan.folded.has(item.n)) drawFold(layers, item);
     item.verdict = beyond(plan, item) ? "beyond" : item.node.verdict;
     if (item.verdict === "beyond") {
       drawGhost(layers, item);
       continue;
     }
-    drawBar(layers, item);
+    if (!item.small) drawBar(layers, item);
     drawBody(layers, item);
-    drawMark(layers, item);
+    if (!item.small) drawMark(layers, item);
   }
-  return [...fills(LAYERS, layers, colours), labels(shown, colours, fonts)];
+  const said = shown.filter((item) => item.label.length > 0);
+  return [...fills(LAYERS, layers, colours), labels(said, colours, fonts)];
 }

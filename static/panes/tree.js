@@ -1,15 +1,17 @@
 // The draft tree: one Plotly plot that is drawn again and again, halos and a card over it, pointer and arrows.
 
 import { $, el, handle, px, token } from "../core/dom.js";
-import { drawnChildren, nodeOf } from "../core/step.js";
+import { nodeOf } from "../core/step.js";
 import { cutAt } from "../core/whatif.js";
 import { passing, selectNode, shownView, store } from "../core/store.js";
-import { onSettled, onTouch } from "../core/schedule.js";
+import { onSettled, onTouch, touch } from "../core/schedule.js";
 import { fillCard, placeCard } from "./card.js";
 import { onHot, setHot } from "./link.js";
 import { colours, draw, textWidth } from "./plot.js";
 import { fillItems, pointItem } from "./tree-aria.js";
 import { hit, layout } from "./tree-layout.js";
+import { drawOverview, makeRoom, placeFrame } from "./tree-overview.js";
+import { LEVELS, openChildren, toggleFold, tools, unfoldTo } from "./tree-tools.js";
 import { COLOURS, traces } from "./tree-traces.js";
 
 const MARGIN = 16; // px left and right of the tree
@@ -30,7 +32,7 @@ let drawn = { from: 0, to: 0 };
 let hot = null; // the node that is pointed at, here or in a list
 let carded = null; // the same where it is pointed at or focused here: its card is shown
 let pointer = null; // the last event of the pointer over the tree
-const folds = new Set(); // nodes whose children are not drawn
+let outlined = null; // the plan whose overview is drawn
 let look = null; // colours, sizes and fonts, read again when the theme changes
 
 function readLook() {
@@ -45,7 +47,14 @@ function readLook() {
     head: px("--head-h"),
     colours: colours(COLOURS),
     fonts,
-    sizes: { h: px("--node-h"), pitch: px("--node-pitch"), pad: px("--node-pad"), margin: MARGIN, top: 4 },
+    sizes: LEVELS.map(({ height, pitch, labelled }) => ({
+      h: px("--node-h") * height,
+      pitch: px("--node-pitch") * pitch,
+      pad: px("--node-pad"),
+      margin: MARGIN,
+      top: 4,
+      labelled,
+    })),
     measure: (text, kind) => textWidth(text, css[kind]),
   };
 }
@@ -94,6 +103,22 @@ function reveal(item) {
   }
 }
 
+/** Lay the tree out; one that does not fit leaves room for the overview. */
+function place() {
+  const sizes = look.sizes[tools.level];
+  const laid = () => layout(view, plot.clientWidth, sizes, look.measure, openChildren);
+  plan = laid();
+  if (makeRoom(plan.height / sizes.pitch, sizes.pitch)) plan = laid();
+  Object.assign(plan, { head: look.head, folded: tools.folds, found: new Set(tools.matches) });
+}
+
+/** The overview, but not while steps pass by: it may wait for a quiet moment. */
+function outline() {
+  if (outlined === plan) return;
+  drawOverview(plan, plan?.found);
+  outlined = plan;
+}
+
 function drawTree(changed) {
   const next = shownView();
   plot.toggleAttribute("data-empty", !next);
@@ -102,7 +127,7 @@ function drawTree(changed) {
   if (!look || changed.has("theme")) look = readLook();
   const same = next === view;
   view = next;
-  plan = layout(view, plot.clientWidth, look.sizes, look.measure);
+  place();
   plan.cut = view.cut ?? cutAt(view, store.whatif);
   canvas.style.width = `${plan.width}px`;
   canvas.style.height = `${plan.height}px`;
@@ -110,7 +135,7 @@ function drawTree(changed) {
   if (!same) {
     plot.scrollTop = plot.scrollLeft = 0;
     revealEnd();
-  }
+  } else if (changed.has("treetools")) reveal(plan.byNode.get(store.selected) ?? plan.byNode.get(0));
   drawWindow(passing() ? WINDOW.passing : WINDOW.settled);
   plot.setAttribute(
     "aria-label",
@@ -120,6 +145,7 @@ function drawTree(changed) {
   placeHalos();
   showCard(carded);
   if (document.activeElement === plot) say();
+  if (!passing()) outline();
   plot.dispatchEvent(
     new CustomEvent("drawn", { bubbles: true, detail: { step: view.step.index, received: store.received } }),
   );
@@ -127,7 +153,7 @@ function drawTree(changed) {
 
 /** The items of those who do not see the drawing: not while steps pass by, unless the reader is here. */
 function say() {
-  fillItems(view, folds);
+  fillItems(view, tools.folds);
   pointItem(view ? store.selected : null);
 }
 
@@ -186,19 +212,21 @@ function neighbour(key) {
   const node = nodeOf(view, n);
   if (!node) return 0;
   if (key === "ArrowLeft") return Math.max(node.parent, 0);
-  if (key === "ArrowRight") return drawnChildren(view, n)[0] ?? n;
+  if (key === "ArrowRight") return openChildren(view, n)[0] ?? n;
   if (n === 0) return 0;
-  const siblings = drawnChildren(view, node.parent);
+  const siblings = openChildren(view, node.parent);
   const at = siblings.indexOf(n) + (key === "ArrowDown" ? 1 : -1);
   return siblings[at] ?? n;
 }
 
 plot.addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() === "f" && !event.ctrlKey && !event.metaKey && !event.altKey) toggleFold(store.selected);
   if (!view || !/^Arrow/.test(event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
   event.stopPropagation();
   selectNode(neighbour(event.key));
-  reveal(plan.byNode.get(store.selected));
+  const item = plan.byNode.get(store.selected);
+  if (item) reveal(item);
   setHot(store.selected, "keys");
 });
 plot.addEventListener("focus", () => {
@@ -219,10 +247,13 @@ plot.addEventListener("scroll", () => {
   if (!plan) return;
   if (pointer) setHot(nodeAt(pointer), "tree"); // another node may have come under it
   showCard(carded);
+  placeFrame();
   if (clipped(0)) drawWindow(WINDOW.settled);
 });
+plot.addEventListener("dblclick", (event) => toggleFold(nodeAt(event)));
 onSettled(() => {
   say();
+  outline();
   if (plan && clipped(WINDOW.settled / 2)) drawWindow(WINDOW.settled);
 });
 onHot((n, source) => {
@@ -234,10 +265,11 @@ onHot((n, source) => {
 });
 onTouch(["node"], () => {
   if (!plan) return;
+  if (unfoldTo(view, store.selected)) touch("treetools");
   placeHalos();
   pointItem(store.selected);
   const item = plan.byNode.get(store.selected);
   if (item) reveal(item);
 });
 
-onTouch(["view", "theme", "size", "whatif"], drawTree);
+onTouch(["view", "theme", "size", "whatif", "treetools"], drawTree);

@@ -3,9 +3,9 @@
 
 import { $, el, handle, icon, num, roving } from "../core/dom.js";
 import { apart, count, fixed, prob } from "../core/format.js";
-import { afterDrawing, onTouch } from "../core/schedule.js";
+import { afterDrawing, onSettled, onTouch } from "../core/schedule.js";
 import { textOf } from "../core/step.js";
-import { shownView, store } from "../core/store.js";
+import { passing, shownView, store } from "../core/store.js";
 import { quoted, tok } from "../core/text.js";
 import { coinPin } from "../parts/coins.js";
 import { verdictMark } from "./card.js";
@@ -21,6 +21,8 @@ const TICKS = [
 ];
 
 const ROOM = 0.2; // of the interval, for a label
+const LAST = 40; // children of a visit that are written while steps pass by; the rest in a quiet moment
+let short = false; // whether some are missing
 
 const percent = (x) => `${(100 * x).toFixed(3)}%`;
 
@@ -96,7 +98,9 @@ const bySingle = (d, sampling) =>
 function visit(view, at, tried, greedy) {
   const { sampling } = view.step;
   const head = el("div", { class: "at" }, `at ${at} `, tok(textOf(view.nodes[at])));
-  const lines = tried.map((d) => saying(view, d, greedy, sampling));
+  const written = passing() ? tried.slice(-LAST) : tried;
+  short ||= written.length < tried.length;
+  const lines = written.map((d) => saying(view, d, greedy, sampling));
   if (lines.length === 0) lines.push(el("p", { class: "say none" }, el("i"), "no children: nothing to try"));
   const middle = greedy || tried.length === 0 ? null : interval(view, at, tried, sampling);
   return el(
@@ -187,6 +191,7 @@ function silence(view) {
 
 function drawWalk() {
   const view = shownView();
+  short = false;
   const sampling = view?.step.sampling ?? null;
   $("#rule").textContent = ruleOf(sampling);
   $("#walkfacts").textContent = "";
@@ -236,5 +241,6 @@ function reveal() {
 
 link(box);
 roving(box, ".say[data-node]");
+onSettled(() => short && drawWalk());
 onTouch(["view"], drawWalk);
 onTouch(["node", "view"], () => afterDrawing(reveal));

@@ -2,6 +2,7 @@
 
 import { $, $$, el, handle } from "../core/dom.js";
 import { goTo, selectNode, setFollow, shownView, store } from "../core/store.js";
+import { openSearch } from "../panes/tree-tools.js";
 import { redo, undo } from "./history.js";
 import { mainAction, stepOnce } from "./runbar.js";
 import { openTab } from "./tabs.js";
@@ -27,10 +28,12 @@ const KEYS = [
   [["S"], "stop the run", ["s"], () => handle("stop").click()],
   [["←", "→"], "the step before, the step after", ["ArrowLeft", "ArrowRight"], (key) => goTo(store.at + (key === "ArrowLeft" ? -1 : 1))],
   [["Home", "End"], "the first step, the last one (and follow)", ["Home", "End"], (key) => (key === "Home" ? goTo(0) : goTo(Infinity, true))],
-  [["L"], "follow live, or stop following", ["l"], () => setFollow(!store.follow)],
   [["C"], "continue from the step shown, as a new run", ["c"], () => handle("fork").click()],
+  [["L"], "follow live, or stop following", ["l"], () => setFollow(!store.follow)],
   [["[", "]"], "the node before, the node after, by number", ["[", "]"], (key) => nodeBy(key === "[" ? -1 : 1)],
   [["T"], "into the tree; there the arrows go to parent, first child and siblings", ["t"], () => focusIn("step", "tree")],
+  [["F"], "in the tree: fold the branch of the node, or open it"],
+  [["/"], "find a token in the tree; Enter and Shift Enter go from match to match", ["/"], openSearch],
   [["N"], "into the table; there the arrows go from node to node", ["n"], () => focusIn("step", "nodes")],
   [["W"], "to the what-if marker", ["w"], () => focusIn("step", "whatif")],
   [["X"], "to the text", ["x"], () => handle("text").focus()],
@@ -73,7 +76,7 @@ function list() {
 }
 
 /** Where a key means something of its own. */
-const TAKEN = 'input, textarea, select, [role="slider"], [role="separator"]';
+const TAKEN = 'input, textarea, select, [role="slider"], [role="separator"], [role="scrollbar"]';
 const TYPED = 'textarea, input[type="text"], input[type="number"], input[type="search"]'; // undo is the field's own
 const PRESSES = [" ", "Enter"]; // a button or a summary
 
