@@ -1,4 +1,4 @@
-"""The command line: `ddtree serve`, `run`, `bench`, `train`, `check`, `schema`, `models`.
+"""The command line: `ddtree serve`, `run`, `bench`, `train`, `check`, `report`, `schema`, `models`.
 
 Exit codes: app/exits.py.
 """
@@ -19,6 +19,7 @@ from app.bench.flags import add_bench_parser
 from app.errors import explain
 from app.exits import DONE, FAILED, INTERRUPTED, MISUSED
 from app.followers import alone, following
+from app.report_command import add_report_parser, write_report
 from app.training import add_train_parser, train
 from ddtree.settings import DrafterName, Method, Settings
 
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a trace or a list of them, as exported by the page or by `ddtree run --trace`",
     )
     check.set_defaults(command=_check)
+    add_report_parser(commands).set_defaults(command=_report)
     schema = commands.add_parser(
         "schema", help="print the JSON Schema of a trace", description="Print the JSON Schema of a trace."
     )
@@ -332,6 +334,13 @@ def _check(arguments: argparse.Namespace) -> int:
         return FAILED
     print(f"{arguments.file}: {len(steps)} steps{of_runs}, {nodes} nodes: everything holds")
     return DONE
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    try:
+        return write_report(arguments)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _schema(_: argparse.Namespace) -> int:

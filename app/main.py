@@ -30,6 +30,7 @@ from app.api import answer_error, api_router
 from app.checks import checks_router
 from app.engine import LoadEngine, load_engine
 from app.errors import ApiError, shown
+from app.exports import exports_router
 from app.forks import forks_router
 from app.hub import Hub
 from app.inspecting import inspecting_router
@@ -72,6 +73,7 @@ def create_app(settings: ServerSettings, load: LoadEngine = load_engine) -> Fast
     app.state.service = service
     app.include_router(run_list_router(service.store, service.hub))
     app.include_router(forks_router(service.store))
+    app.include_router(exports_router(service.store))
     app.include_router(api_router(settings, service.store, service.hub, service.worker, service.metrics))
     app.include_router(analysis_router(service.store))
     app.include_router(lanes_router(service.store))

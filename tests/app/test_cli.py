@@ -19,7 +19,7 @@ def exit_code(*arguments: str) -> int:
         return int(stopped.code or 0)
 
 
-@pytest.mark.parametrize("command", ["serve", "run", "bench", "train", "check", "schema", "models"])
+@pytest.mark.parametrize("command", ["serve", "run", "bench", "train", "check", "report", "schema", "models"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(command, "--help") == 0
     shown = capsys.readouterr().out
