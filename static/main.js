@@ -36,15 +36,14 @@ import { startFiles } from "./parts/files.js";
 import { startPaste } from "./parts/paste.js";
 import { startRuns } from "./parts/runs.js";
 import { startLossless } from "./parts/lossless.js";
-import "./parts/race-form.js";
+import "./parts/history.js";
 import "./parts/race-form.js";
 import "./parts/lineage.js";
-import "./parts/history.js";
 import "./parts/keys.js";
 import "./parts/split.js";
-
 import "./parts/terms.js";
 import "./parts/tour.js";
+
 const asked = new Set(); // runs that were opened, not started: the form's settings are not theirs
 
 const FRAMES = {

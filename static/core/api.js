@@ -29,10 +29,10 @@ export const editRun = (id, edit) =>
     body: JSON.stringify(edit),
   });
 export const deleteRun = (id) => call(`/api/runs/${encodeURIComponent(id)}`, { method: "DELETE" });
-export const importTrace = (file) => post("/api/traces", file);
 export const restoreRun = (id) => call(`/api/runs/${encodeURIComponent(id)}/restore`, { method: "POST" });
 export const runsFileUrl = (ids) => `/api/runs/export?ids=${ids.join(",")}`;
 export const tableUrl = (query) => `/api/runs.csv?${new URLSearchParams(query)}`;
+export const importTrace = (file) => post("/api/traces", file);
 /** Read what was pasted or dropped: text or a file's bytes, with the file's name. */
 export const inspect = (data, name) =>
   post(`/api/inspections?${new URLSearchParams({ name })}`, data, "application/octet-stream");

@@ -19,8 +19,8 @@ export const store = {
   selected: null, // node
   whatif: null, // budget of the what-if marker; null: as run
   tab: "step", // step | whatif | acceptance
-  error: null, // {message, field}
   list: null, // the list of stored runs: {search, sort, order}; null: not shown
+  error: null, // {message, field}
   received: 0, // when the newest frame came
 };
 
@@ -153,6 +153,12 @@ export function setWhatif(budget) {
   touch("whatif");
 }
 
+/** Show the list of stored runs as {search, sort, order}; null closes it. */
+export function setList(list) {
+  store.list = list;
+  touch("list");
+}
+
 export function setTab(tab) {
   store.tab = tab;
   const pasted = tab === "inspect" ? store.inspected : null;
@@ -163,12 +169,6 @@ export function setTab(tab) {
     touch("view", "steps", "node");
   }
   touch("tab", "size");
-}
-
-/** Show the list of stored runs as {search, sort, order}; null closes it. */
-export function setList(list) {
-  store.list = list;
-  touch("list");
 }
 
 /** Whether what is shown leaves the target's distribution. */

@@ -20,9 +20,9 @@ export function save(url, name = "") {
   link.remove();
 }
 
-/** Give a file to the server; only when it took it does the page show it. */
 const exportRun = () => save(traceUrl(store.run.id), `${store.run.id}.json`);
 
+/** Give a file to the server; only when it took it does the page show it. */
 async function open(file) {
   setError(null);
   try {
