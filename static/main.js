@@ -38,6 +38,7 @@ import { startRuns } from "./parts/runs.js";
 import { startLossless } from "./parts/lossless.js";
 import "./parts/history.js";
 import "./parts/race-form.js";
+import "./parts/images.js";
 import "./parts/lineage.js";
 import "./parts/keys.js";
 import "./parts/split.js";

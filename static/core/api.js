@@ -44,6 +44,7 @@ export const cancelCheck = (id) => call(`/api/checks/${id}`, { method: "DELETE" 
 export const fetchInspected = (id, index) => call(`/api/inspections/${id}/trees/${index}`);
 export const walkInspected = (id, index, coins) =>
   post(`/api/inspections/${id}/trees/${index}/walk`, JSON.stringify(coins));
+export const perfettoUrl = (id) => `/api/runs/${encodeURIComponent(id)}/perfetto`;
 export const traceUrl = (id) => `/api/runs/${encodeURIComponent(id)}/trace`;
 /** What-if by budget and acceptance of the steps from..to, both included. */
 export const fetchAnalysis = (id, from, to) =>

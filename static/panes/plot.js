@@ -6,26 +6,26 @@ import { token } from "../core/dom.js";
 
 const CONFIG = { staticPlot: true, displayModeBar: false, responsive: false };
 
+/** A layout of so many pixels. */
+export function layoutOf(width, height) {
+  const axis = { visible: false, fixedrange: true, autorange: false };
+  return {
+    width,
+    height,
+    margin: { l: 0, r: 0, t: 0, b: 0, pad: 0 },
+    paper_bgcolor: "transparent",
+    plot_bgcolor: "transparent",
+    xaxis: { ...axis, range: [0, width] },
+    yaxis: { ...axis, range: [height, 0] },
+    showlegend: false,
+    hovermode: false,
+    dragmode: false,
+  };
+}
+
 /** Draw traces into an element, which keeps its one plot for good. */
 export function draw(host, traces, width, height) {
-  const axis = { visible: false, fixedrange: true, autorange: false };
-  Plotly.react(
-    host,
-    traces,
-    {
-      width,
-      height,
-      margin: { l: 0, r: 0, t: 0, b: 0, pad: 0 },
-      paper_bgcolor: "transparent",
-      plot_bgcolor: "transparent",
-      xaxis: { ...axis, range: [0, width] },
-      yaxis: { ...axis, range: [height, 0] },
-      showlegend: false,
-      hovermode: false,
-      dragmode: false,
-    },
-    CONFIG,
-  );
+  Plotly.react(host, traces, layoutOf(width, height), CONFIG);
 }
 
 /** Values of design tokens by name; read again when the theme changes. */

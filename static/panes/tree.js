@@ -7,7 +7,7 @@ import { passing, selectNode, shownView, store } from "../core/store.js";
 import { onSettled, onTouch, touch } from "../core/schedule.js";
 import { fillCard, placeCard } from "./card.js";
 import { onHot, setHot } from "./link.js";
-import { colours, draw, textWidth } from "./plot.js";
+import { colours, draw, layoutOf, textWidth } from "./plot.js";
 import { fillItems, pointItem } from "./tree-aria.js";
 import { hit, layout } from "./tree-layout.js";
 import { drawOverview, makeRoom, placeFrame } from "./tree-overview.js";
@@ -62,6 +62,14 @@ function readLook() {
 function drawWindow(around) {
   drawn = { from: plot.scrollTop - around, to: plot.scrollTop + plot.clientHeight + around };
   draw(host, traces(plan, look.colours, look.fonts, drawn.from, drawn.to), plan.width, plan.height);
+}
+
+/** The whole tree as a figure, for an image; null while there is none. */
+export function treeFigure() {
+  if (!plan) return null;
+  const { height, items } = plan;
+  const width = Math.ceil(Math.max(...items.map((item) => item.x + item.w)) + MARGIN);
+  return { data: traces(plan, look.colours, look.fonts, 0, height), layout: layoutOf(width, height) };
 }
 
 /** Whether something within so many pixels of what can be seen has not been drawn. */

@@ -1,7 +1,7 @@
 // Traces as files: export the run shown, import one by button or by dropping it on the page.
 
 import { $, el, handle } from "../core/dom.js";
-import { importTrace, traceUrl } from "../core/api.js";
+import { importTrace, perfettoUrl, traceUrl } from "../core/api.js";
 import { onTouch } from "../core/schedule.js";
 import { setError, store } from "../core/store.js";
 import { openFile } from "./paste.js";
@@ -44,6 +44,7 @@ function carriesFile(event) {
 export function startFiles(watchRun) {
   watch = watchRun;
   exportButton.addEventListener("click", exportRun);
+  handle("perfetto").addEventListener("click", () => save(perfettoUrl(store.run.id)));
   handle("import").addEventListener("click", () => input.click());
   input.addEventListener("change", () => {
     const [file] = input.files;
@@ -65,5 +66,7 @@ export function startFiles(watchRun) {
     const [file] = event.dataTransfer.files;
     if (file) (toInspect(file) ? openFile : open)(file);
   });
-  onTouch(["run", "steps"], () => (exportButton.disabled = !store.run || store.run.newest < 0));
+  onTouch(["run", "steps"], () => {
+    for (const button of [exportButton, handle("perfetto")]) button.disabled = !store.run || store.run.newest < 0;
+  });
 }
