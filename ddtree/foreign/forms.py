@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,14 +12,8 @@ import torch
 from ddtree.foreign.acceptance import AcceptanceRecord, of_counts, read_records
 from ddtree.foreign.buffers import read_buffers
 from ddtree.foreign.errors import ForeignError
-from ddtree.foreign.trees import (
-    MAX_NODES,
-    Fault,
-    ForeignTree,
-    Structure,
-    from_parents,
-    path_faults,
-)
+from ddtree.foreign.rounds import MOST_NODES_IN_ALL, is_rounds, read_rounds
+from ddtree.foreign.trees import MAX_NODES, ForeignTree, aligned, from_parents, parented
 from ddtree.foreign.values import Floats, Ints, floats, ints, one_int
 from ddtree.retrieve import compile_ddtree_retrieve
 from ddtree.tree import build_ddtree_tree
@@ -31,8 +24,6 @@ _KNOWN = (
     "top_log_probs with top_token_ids and budget; retrieve_next_token with retrieve_next_sibling; parents "
     "with token_ids; round_trees; or the acceptance counters of vLLM, SGLang or TensorRT-LLM"
 )
-_MOST_TREES = 4096
-_MOST_NODES_IN_ALL = 200_000
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ def recognise(value: Any) -> Foreign:
             return _tree(given)
         if isinstance(given.get("tree"), dict) and "parents" in given["tree"]:
             return _rounds([given], given)
-    if _is_rounds(value):
+    if is_rounds(value):
         return _rounds(value, {})
     record = read_records(value)
     if record is not None:
@@ -72,14 +63,6 @@ def recognise(value: Any) -> Foreign:
             f"none of the names {', '.join(map(str, list(value)[:8]))} says what this is: give {_KNOWN}"
         )
     raise ForeignError(f"an array without a name: write name = in front of it; known are {_KNOWN}")
-
-
-def _is_rounds(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(each, dict) and isinstance(each.get("tree"), dict) for each in value)
-    )
 
 
 def _lacking(tree: ForeignTree) -> list[str]:
@@ -197,7 +180,7 @@ def _tree(given: dict[str, Any]) -> Foreign:
     parents = ints("parents", given["parents"]).ravel().tolist()
     names = ("token_ids", "tokens", "node_token_ids", "candidates", "draft_token")
     tokens = next((ints(name, given[name]).ravel().tolist() for name in names if name in given), None)
-    parents, tokens, root = _aligned(parents, tokens)
+    parents, tokens, root = aligned(parents, tokens)
     depths = next(
         (ints(name, given[name]).ravel().tolist() for name in ("depths", "node_depths") if name in given),
         None,
@@ -205,144 +188,33 @@ def _tree(given: dict[str, Any]) -> Foreign:
     weights = None
     if given.get("log_weights") is not None:
         weights = floats("log_weights", given["log_weights"], -math.inf).ravel().tolist()[: len(parents) - 1]
-    tree: ForeignTree = _parented(parents, tokens, root, depths, weights).tree(
+    tree: ForeignTree = parented(parents, tokens, root, depths, weights).tree(
         token_ids=tokens, root_token=root, log_weights=weights, **_walking(given, len(parents) - 1)
     )
     known = ("parents", *names, "depths", "node_depths", "log_weights", *_WALKING)
     return Foreign("tree", [tree], missing=_lacking(tree), ignored=_ignored(given, *known))
 
 
-def _aligned(parents: list[int], tokens: list[int] | None) -> tuple[list[int], list[int] | None, int | None]:
-    """(parents with the root's, tokens without it, the root's token): either list may begin with the root."""
-    if len(parents) > MAX_NODES + 1:
-        raise ForeignError(f"the tree has {len(parents)} nodes; at most {MAX_NODES} are drawn here")
-    if tokens is None:
-        return parents, None, None
-    if len(tokens) == len(parents) - 1:
-        return parents, tokens, None
-    if len(tokens) == len(parents) and parents and parents[0] == -1:
-        return parents, tokens[1:], tokens[0]
-    if len(tokens) == len(parents):
-        return [-1, *parents], tokens, None
-    raise ForeignError(
-        f"{len(parents)} parents and {len(tokens)} tokens do not fit: give the root's parent, -1, first, and "
-        "a token for each node below it"
-    )
-
-
-def _parented(
-    parents: list[int],
-    tokens: list[int] | None,
-    root: int | None,
-    depths: list[int] | None,
-    weights: list[float] | None,
-) -> Structure:
-    nodes = len(parents) - 1
-    if depths is not None and len(depths) == nodes + 1:
-        depths = depths[1:]
-    return from_parents(
-        parents,
-        depths=depths,
-        log_weights=weights,
-        candidates=None if tokens is None else [-1 if root is None else root, *tokens],
-    )
-
-
-# ---- rounds of trees: liranringel/ddtree's round_trees ----
+# ---- rounds of trees ----
 
 
 def _rounds(rounds: Any, given: dict[str, Any]) -> Foreign:
-    if not _is_rounds(rounds):
-        raise ForeignError('round_trees must be a list of {"accepted_indices": [...], "tree": {...}}')
-    if len(rounds) > _MOST_TREES:
-        raise ForeignError(f"{len(rounds)} rounds are too many: give at most {_MOST_TREES}")
-    trees, nodes = [], 0
-    for number, each in enumerate(rounds):
-        try:
-            trees.append(_round(each))
-        except ForeignError as error:
-            raise ForeignError(f"round {number}: {error}") from None
-        nodes += trees[-1].size
-        if nodes > _MOST_NODES_IN_ALL:
-            raise ForeignError(f"more than {_MOST_NODES_IN_ALL} nodes in all: give fewer rounds")
     outputs = given.get("output_ids")
-    ids = None if outputs is None else ints("output_ids", outputs).ravel().tolist()
-    start = None if ids is None else _where(ids, trees)
-    if ids is not None and start is not None:
-        trees = _with_outputs(trees, ids, start)
-    paths = [tree.accept_index for tree in trees]
-    counts = [len(path) - 1 for path in paths if path is not None]
-    acceptance = of_counts("rounds", counts) if len(counts) == len(trees) else None
+    trees, placed = read_rounds(
+        rounds, None if outputs is None else ints("output_ids", outputs).ravel().tolist()
+    )
     missing = _lacking(trees[0])
-    if start is None:
-        missing += [
-            "root and bonus tokens" + ("" if ids is None else " (the rounds do not continue output_ids)")
-        ]
+    if not placed:
+        why = "" if outputs is None else " (the rounds do not continue output_ids)"
+        missing.append("root and bonus tokens" + why)
     known = ("round_trees", "output_ids", "tree", "accepted_indices")
-    return Foreign("rounds", trees, acceptance, missing, _ignored(given, *known))
+    return Foreign("rounds", trees, _recorded("rounds", trees), missing, _ignored(given, *known))
 
 
-def _round(each: dict[str, Any]) -> ForeignTree:
-    tree = each["tree"]
-    name = next((n for n in ("node_token_ids", "token_ids", "tokens") if n in tree), None)
-    if "parents" not in tree or name is None:
-        raise ForeignError("tree needs parents and node_token_ids")
-    parents, tokens, root = _aligned(
-        ints("parents", tree["parents"]).ravel().tolist(), ints(name, tree[name]).ravel().tolist()
-    )
-    depths = tree.get("node_depths", tree.get("depths"))
-    found = _parented(
-        parents, tokens, root, None if depths is None else ints("node_depths", depths).ravel().tolist(), None
-    )
-    path = each.get("accepted_indices")
-    faults: list[Fault] = []
-    if path is not None:
-        path = ints("accepted_indices", path).ravel().tolist()
-        faults = path_faults(found, path)
-    return found.tree(faults, token_ids=tokens, root_token=root, accept_index=None if faults else path)
-
-
-def _emitted(tree: ForeignTree) -> list[int]:
-    assert tree.accept_index is not None and tree.token_ids is not None
-    return [tree.token_ids[node - 1] for node in tree.accept_index[1:]]
-
-
-def _where(ids: Sequence[int], trees: list[ForeignTree]) -> int | None:
-    """Where in `ids` the root of the first round stands: the one place where every round's path continues
-    there; None where there is no such place or more than one. Each round emits its path and a bonus."""
-    if any(tree.accept_index is None for tree in trees):
-        return None
-    paths = [_emitted(tree) for tree in trees]
-    places: list[int] = []
-    for start in range(len(ids)):
-        at = start
-        for path in paths:
-            inside = ids[at + 1 : at + 1 + len(path)]
-            if at >= len(ids) or list(inside) != path[: len(inside)]:
-                break
-            at += len(path) + 1
-        else:
-            if at >= len(ids) - 1:
-                places.append(start)
-        if len(places) > 1:
-            return None
-    return places[0] if len(places) == 1 else None
-
-
-def _with_outputs(trees: list[ForeignTree], ids: Sequence[int], start: int) -> list[ForeignTree]:
-    """Roots and bonus tokens as output_ids says them."""
-    at, known = start, []
-    for tree in trees:
-        bonus = at + len(_emitted(tree)) + 1
-        known.append(
-            replace(
-                tree,
-                root_token=int(ids[at]),
-                bonus_token_id=int(ids[bonus]) if bonus < len(ids) else None,
-            )
-        )
-        at = bonus
-    return known
+def _recorded(source: str, trees: list[ForeignTree]) -> AcceptanceRecord | None:
+    """Acceptance by depth, where every tree came with its path."""
+    counts = [len(tree.accept_index) - 1 for tree in trees if tree.accept_index is not None]
+    return of_counts(source, counts) if len(counts) == len(trees) else None
 
 
 # ---- retrieve arrays ----
@@ -351,9 +223,8 @@ def _with_outputs(trees: list[ForeignTree], ids: Sequence[int], start: int) -> l
 def _arrays(given: dict[str, Any]) -> Foreign:
     trees, known = read_buffers(given)
     nodes = sum(tree.size for tree in trees)
-    if nodes > _MOST_NODES_IN_ALL:
+    if nodes > MOST_NODES_IN_ALL:
         raise ForeignError(f"{nodes} nodes in all are too many: give fewer batch rows")
-    paths = [tree.accept_index for tree in trees]
-    counts = [len(path) - 1 for path in paths if path is not None]
-    acceptance = of_counts("batch rows", counts) if counts and len(counts) == len(trees) else None
-    return Foreign("arrays", trees, acceptance, _lacking(trees[0]), _ignored(given, *known))
+    return Foreign(
+        "arrays", trees, _recorded("batch rows", trees), _lacking(trees[0]), _ignored(given, *known)
+    )

@@ -163,6 +163,42 @@ def from_parents(
     return found._replace(faults=[*faults, *kept], encoding=[] if faults else found.encoding)
 
 
+def aligned(parents: list[int], tokens: list[int] | None) -> tuple[list[int], list[int] | None, int | None]:
+    """(parents with the root's, tokens without it, the root's token): either list may begin with the root."""
+    if len(parents) > MAX_NODES + 1:
+        raise ForeignError(f"the tree has {len(parents)} nodes; at most {MAX_NODES} are drawn here")
+    if tokens is None:
+        return parents, None, None
+    if len(tokens) == len(parents) - 1:
+        return parents, tokens, None
+    if len(tokens) == len(parents) and parents and parents[0] == -1:
+        return parents, tokens[1:], tokens[0]
+    if len(tokens) == len(parents):
+        return [-1, *parents], tokens, None
+    raise ForeignError(
+        f"{len(parents)} parents and {len(tokens)} tokens do not fit: give the root's parent, -1, first, and "
+        "a token for each node below it"
+    )
+
+
+def parented(
+    parents: list[int],
+    tokens: list[int] | None,
+    root: int | None,
+    depths: list[int] | None,
+    weights: list[float] | None,
+) -> Structure:
+    nodes = len(parents) - 1
+    if depths is not None and len(depths) == nodes + 1:
+        depths = depths[1:]
+    return from_parents(
+        parents,
+        depths=depths,
+        log_weights=weights,
+        candidates=None if tokens is None else [-1 if root is None else root, *tokens],
+    )
+
+
 def encoding_steps(parents: Sequence[int]) -> list[Pointer]:
     """Which pointer each node sets when the nodes come in ascending order: its parent's first-child pointer,
     or the next-sibling pointer of the child before it. Nodes of parent -1 set none."""

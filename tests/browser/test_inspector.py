@@ -1,4 +1,4 @@
-"""The Inspector: what is pasted or dropped is drawn, checked, encoded, walked; its numbers are the library's."""
+"""The Inspector: what is pasted is drawn, checked, encoded and walked; its numbers are the library's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The check of a step: a right sampler passes, broken ones are caught, rounding is called so.
 
 Draws use fixed seeds, so a run of these tests always gives the same result; with other seeds a right sampler
-would fall below the limit of P_VALUE in one of 1,000 cases (each of the four fits below).
+would fall below the limit of P_VALUE in one of 1,000 cases (each of the five fits below).
 """
 
 from __future__ import annotations
@@ -194,6 +194,15 @@ def test_a_greedy_token_that_is_another_is_named(target: Any) -> None:
     assert isinstance(difference, Difference)
     assert (difference.place, difference.committed, difference.plain) == (len(ids) - 1, ids[-1], right_id)
     assert difference.margin > 0
+
+
+def test_a_step_without_drafts_is_checked_by_its_root_alone(target: Any) -> None:
+    prompt, steps = decoded(target, temperature=1, method="autoregressive")
+    _, verdict = check(target, prompt, steps, 2)
+    assert [row.node for row in verdict.rows] == [0]
+    (only,) = verdict.sampler
+    assert only.fit.draws == 2000
+    assert only.fit.p_value is not None and only.fit.p_value > P_VALUE
 
 
 def test_a_lossy_or_failed_step_is_refused_with_the_reason(target: Any) -> None:

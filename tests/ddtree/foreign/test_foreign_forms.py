@@ -171,6 +171,16 @@ def test_rounds_and_their_output() -> None:
     assert "root and bonus tokens (the rounds do not continue output_ids)" in other.missing
 
 
+def test_output_ids_are_placed_once_or_not_at_all() -> None:
+    """Rounds that accept nothing continue anything: only their number says where they stand."""
+    tree = {"node_token_ids": [4], "node_depths": [1], "parents": [-1, 0]}
+    empty = [{"accepted_indices": [0], "tree": tree}] * 3000
+    trees = recognise({"round_trees": empty, "output_ids": list(range(100_000))}).trees
+    assert (trees[0].root_token, trees[-1].bonus_token_id) == (96_999, 99_999)
+    cut = recognise({"round_trees": ROUNDS[:1], "output_ids": [1, 2, 5, 7]}).trees[0]  # the end came first
+    assert (cut.root_token, cut.bonus_token_id) == (2, None)
+
+
 @pytest.mark.parametrize(
     ("value", "part"),
     [
