@@ -16,7 +16,7 @@ import math
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -58,9 +58,10 @@ LONGEST_PAUSE = 8
 class StepTimes:
     """Milliseconds that steps take: of the target's pass by its rows, and of the rest by the drafter."""
 
-    def __init__(self) -> None:
-        self.measured = False
-        self._pass: dict[int, float] = {}
+    def __init__(self, passes: Mapping[int, float] | None = None) -> None:
+        """passes: milliseconds by rows that need not be measured any more."""
+        self.measured = passes is not None
+        self._pass: dict[int, float] = dict(passes or {})
         self._trend = 1.0  # all passes of late to their own times
         self._rest: dict[str | None, deque[float]] = {}
 

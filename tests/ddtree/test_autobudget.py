@@ -208,8 +208,7 @@ class FixedTimes(StepTimes):
     """A staircase that no step changes: small passes pay, so that budgets vary with the tree."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.measured, self._pass = True, {1: 1.0, 2: 1.3, 4: 1.7, 8: 2.6, 16: 4.0}
+        super().__init__({1: 1.0, 2: 1.3, 4: 1.7, 8: 2.6, 16: 4.0})
 
     def saw(self, source: str | None, rows: int, timing: Timing, warm: bool = True) -> None:
         pass
