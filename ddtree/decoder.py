@@ -1,8 +1,7 @@
 """The decode loop: draft, build, encode, verify, sample, commit; every step is a trace step.
 
-`TreeDecoder` is a step function over explicit state. A `Run` holds what a run is at: the committed tokens,
-the target's cache, each drafter's state, the counters. The prompt's last token is the root of step 0, so
-every generated token is committed by a step.
+`TreeDecoder` is a step function over explicit state, a `Run` (ddtree/run.py). The prompt's
+last token is the root of step 0, so every generated token is committed by a step.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -24,17 +21,16 @@ from ddtree.drafters.dflash import DFlashDrafter
 from ddtree.drafters.hybrid import HybridDrafter
 from ddtree.drafters.ngram import NgramDrafter
 from ddtree.fork import Fork
-from ddtree.kvcache import TargetCache
 from ddtree.prompt import SettingsError, check_prompt, encode_prompt
 from ddtree.record import StageClock, StepRecord
 from ddtree.retrieve import RetrieveArrays, compile_ddtree_retrieve
+from ddtree.run import Run
 from ddtree.sampling import TreeVerdict, coins, verify_tree, verify_tree_greedy
 from ddtree.settings import FIXED_IN_A_RUN, MAX_BUDGET, DrafterName, Settings
 from ddtree.static_pipeline import Pipeline, StaticMode, TotalClock, static_mode
 from ddtree.target import Target
 from ddtree.text import RunningText, TokenText
 from ddtree.trace import (
-    FinishReason,
     ForkedFrom,
     Prompt,
     Step,
@@ -44,47 +40,6 @@ from ddtree.trace import (
     Trace,
 )
 from ddtree.tree import DraftTree, build_ddtree_tree
-
-
-@dataclass
-class Run:
-    """One run's state between two steps."""
-
-    created_at: str
-    prompt: Prompt
-    settings: Settings  # those of the start, resolved
-    token_ids: list[int]  # prompt and committed tokens; the last one is the next step's root
-    cache: TargetCache
-    text: RunningText
-    auto: AutoBudget
-    drafter_states: dict[str, Any] = field(default_factory=dict)
-    finish_reason: FinishReason | None = None
-    steps: int = 0  # failed steps are not counted
-    accepted_drafts: int = 0
-    step_s: float = 0.0
-    prefill_s: float = 0.0
-    lossy: bool = False
-    pipeline: Pipeline | None = None  # where steps are static ones
-    forked_from: ForkedFrom | None = None
-
-    @property
-    def committed(self) -> int:
-        return len(self.token_ids) - len(self.prompt.token_ids)
-
-    @property
-    def root_position(self) -> int:
-        return len(self.token_ids) - 1
-
-    def cancel(self) -> None:
-        """End the run between two steps."""
-        self.finish_reason = self.finish_reason or "cancelled"
-        self.release()
-
-    def release(self) -> None:
-        """What the run holds of a device that another run can use is given back."""
-        if self.pipeline is not None:
-            self.pipeline.release()
-            self.pipeline = None
 
 
 class TreeDecoder:
@@ -244,11 +199,11 @@ class TreeDecoder:
             verdict = launched.verdict()
         except (DraftFault, ValueError) as fault:
             return self._fail(run, record, fault)
-        committed = self._accept(run, tree, verdict)
+        committed = run.accept(tree, verdict, self.target.stop_token_ids)
         run.pipeline.committed(launched, run.root_position)
         rows = launched.output.target_rows
         record.sampled(rows, verdict, *launched.coins(), draft, along_path=True)
-        step = record.finish(committed, self._texts(run, committed), clock)
+        step = record.finish(committed, run.texts(committed), clock)
         run.steps += 1
         run.step_s += clock.total_s
         return step
@@ -283,7 +238,7 @@ class TreeDecoder:
         committed = self._commit(run, tree, verdict)
         clock.mark("commit")
         record.sampled(logits, verdict, uniform, final, draft)
-        step = record.finish(committed, self._texts(run, committed), clock)
+        step = record.finish(committed, run.texts(committed), clock)
         run.steps += 1
         run.step_s += clock.total_s
         assert step.timing_ms is not None
@@ -378,29 +333,9 @@ class TreeDecoder:
 
     def _commit(self, run: Run, tree: DraftTree, verdict: TreeVerdict) -> list[int]:
         """Take over what is accepted, in the target's cache as well."""
-        committed = self._accept(run, tree, verdict)
+        committed = run.accept(tree, verdict, self.target.stop_token_ids)
         self.target.commit(run.cache, verdict.accept_index[: len(committed)])
         return committed
-
-    def _accept(self, run: Run, tree: DraftTree, verdict: TreeVerdict) -> list[int]:
-        """Take over the accepted path and the bonus, cut after the first stop token and at max_new_tokens.
-
-        Tokens, counters and the cache are cut at the same place: of k committed tokens the last is the next
-        root, and the first k rows of the path (root first) are those before it.
-        """
-        path = [int(tree.token_ids[node - 1]) for node in verdict.accept_index[1:]] + [verdict.bonus_token_id]
-        committed, run.finish_reason = cut_committed(
-            path, self.target.stop_token_ids, run.settings.max_new_tokens - run.committed
-        )
-        run.token_ids += committed
-        run.accepted_drafts += min(verdict.accept_token_num, len(committed))
-        return committed
-
-    def _texts(self, run: Run, committed: list[int]) -> list[str]:
-        texts = run.text.push(committed)
-        if run.finish_reason is not None:
-            texts[-1] += run.text.finish()
-        return texts
 
     def _fail(self, run: Run, record: StepRecord, fault: Exception) -> Step:
         run.finish_reason = "error"
@@ -441,17 +376,6 @@ class TreeDecoder:
             prefill_s=run.prefill_s,
             lossy=run.lossy,
         )
-
-
-def cut_committed(
-    path: Sequence[int], stop_token_ids: Sequence[int], room: int
-) -> tuple[list[int], FinishReason | None]:
-    """(what of `path` is committed, why the run ends or None): cut after the first stop token, else at `room`
-    tokens. A stop token inside the room beats the limit."""
-    for i, token_id in enumerate(path[:room]):
-        if token_id in stop_token_ids:
-            return list(path[: i + 1]), "stop"
-    return list(path[:room]), "length" if len(path) >= room else None
 
 
 def _source(draft: Draft | None) -> DrafterName | None:

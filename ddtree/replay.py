@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from ddtree import trace
-from ddtree.decoder import cut_committed
 from ddtree.retrieve import compile_ddtree_retrieve
+from ddtree.run import cut_committed
 from ddtree.sampling import coins
 from ddtree.trace_file import structure_faults
 from ddtree.tree import DraftTree, build_ddtree_tree

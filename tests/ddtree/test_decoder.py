@@ -8,9 +8,10 @@ import pytest
 import torch
 from fakes import FakeDrafter, FakeTarget, favour, follow
 
-from ddtree.decoder import TreeDecoder, cut_committed
+from ddtree.decoder import TreeDecoder
 from ddtree.prompt import SettingsError
 from ddtree.replay import check_trace
+from ddtree.run import cut_committed
 from ddtree.settings import DrafterName, Settings
 from ddtree.trace import Trace
 from ddtree.trace_file import load_trace

@@ -11,9 +11,10 @@ from fakes import FakeDrafter, FakeTarget, favour
 from test_statistics import chain, made
 
 from ddtree import trace
-from ddtree.decoder import TreeDecoder, cut_committed
+from ddtree.decoder import TreeDecoder
 from ddtree.replay import rebuild_tree
 from ddtree.retrieve import compile_ddtree_retrieve
+from ddtree.run import cut_committed
 from ddtree.sampling import TreeVerdict, verify_tree
 from ddtree.settings import Settings
 from ddtree.whatif import budget_curve, budget_of, with_budget
