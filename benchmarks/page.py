@@ -1,6 +1,8 @@
 """What the page costs its reader, in a real Chromium on the default model.
 
 drawn   milliseconds from a step's arrival at the page to its tree being painted, while the model decodes
+clicked milliseconds from a click on a node of the tree to its mark, card and reasons being painted, of a step
+        that the reader looks at while the run decodes on
 heap    what the page's heap grows by over a run, after a collection
 
 Arrival is when the socket's message event runs; painted is the first task after the frame whose animation
@@ -35,8 +37,25 @@ _LISTEN = """
 """
 
 
+_CLICKS = """
+() => {
+  window.clicked = [];
+  addEventListener("click", ({ timeStamp }) => requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = () => window.clicked.push(performance.now() - timeStamp);
+    channel.port2.postMessage(0);
+  }), true);
+}
+"""
+
+
 def run(page: Page, budget: int, tokens: int, temperature: float) -> None:
     """Decode without the chat template, which seldom ends by itself; returns when it is finished."""
+    start(page, budget, tokens, temperature)
+    finished(page)
+
+
+def start(page: Page, budget: int, tokens: int, temperature: float) -> None:
     page.get_by_test_id("prompt").fill(PROMPT)
     values = {"budget": budget, "max_new_tokens": tokens, "temperature": temperature, "seed": SEED}
     for name, value in values.items():
@@ -45,6 +64,9 @@ def run(page: Page, budget: int, tokens: int, temperature: float) -> None:
     before = page.url
     page.get_by_test_id("run").click()
     page.wait_for_function("before => location.href !== before", arg=before)  # the run's own address
+
+
+def finished(page: Page) -> None:
     page.get_by_test_id("state").get_by_text("Finished").wait_for(timeout=LIMIT_S * 1000)
 
 
@@ -71,6 +93,34 @@ def measure_drawing(page: Page, budget: int, tokens: int) -> None:
     )
 
 
+def measure_clicks(page: Page, budget: int, tokens: int, wanted: int) -> None:
+    """Click the nodes in sight one after the other, each moved to first as a hand does."""
+    start(page, budget, tokens, 1.5)
+    page.wait_for_function("() => document.querySelector('#tree').dataset.step >= 2")
+    page.get_by_test_id("follow").click()
+    page.wait_for_timeout(500)
+    page.evaluate("() => (window.clicked.length = 0)")
+    labels = page.locator('[data-testid="tree"] svg text')
+    box = page.get_by_test_id("tree").bounding_box()
+    assert box is not None
+    boxes = [label.bounding_box() for label in labels.all()[:200]]
+    seen = [b for b in boxes if b and box["y"] + 40 < b["y"] < box["y"] + box["height"] - 20]
+    for at in range(wanted):
+        label = seen[at % len(seen)]
+        page.mouse.move(label["x"] + 4, label["y"] + 6)
+        page.wait_for_timeout(100)
+        page.mouse.click(label["x"] + 4, label["y"] + 6)
+        page.wait_for_timeout(150)
+    times = sorted(page.evaluate("window.clicked"))
+    p90 = times[int(0.9 * (len(times) - 1))]
+    print(
+        f"clicked budget {budget}: median {statistics.median(times):.0f} ms, p90 {p90:.0f} ms "
+        f"({len(times)} clicks, {steps(page)} steps so far)"
+    )
+    page.get_by_test_id("stop").click()
+    finished(page)
+
+
 def measure_heap(page: Page, session: CDPSession, budget: int, wanted: int) -> None:
     run(page, budget, 24, 1.0)
     before = heap(session)
@@ -87,11 +137,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--budget", type=int, default=63, help="of the run that is drawn (default: %(default)s)"
+        "--budget",
+        type=int,
+        nargs="+",
+        default=[63],
+        help="of the runs that are drawn and clicked (default: 63; 1024 is the most)",
     )
-    parser.add_argument("--tokens", type=int, default=120, help="of that run (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=120, help="of each of them (default: %(default)s)")
+    parser.add_argument("--clicks", type=int, default=25, help="on nodes (default: %(default)s)")
     parser.add_argument(
-        "--steps", type=int, default=1000, help="of the run whose heap is read (default: %(default)s)"
+        "--steps",
+        type=int,
+        default=1000,
+        help="of the run whose heap is read, 0: none (default: %(default)s)",
     )
     options = parser.parse_args()
     program = chromium()
@@ -102,8 +160,12 @@ def main() -> None:
         page.goto(url)
         page.locator('[data-testid="run"]:enabled').wait_for(timeout=LIMIT_S * 1000)
         page.evaluate(_LISTEN)
-        measure_drawing(page, options.budget, options.tokens)
-        measure_heap(page, page.context.new_cdp_session(page), 15, options.steps)
+        page.evaluate(_CLICKS)
+        for budget in options.budget:
+            measure_drawing(page, budget, options.tokens)
+            measure_clicks(page, budget, max(200, options.tokens), options.clicks)
+        if options.steps:
+            measure_heap(page, page.context.new_cdp_session(page), 15, options.steps)
         browser.close()
 
 

@@ -21,7 +21,7 @@ const TICKS = [
 ];
 
 const ROOM = 0.2; // of the interval, for a label
-const LAST = 40; // children of a visit that are written while steps pass by; the rest in a quiet moment
+const LAST = 40; // children of a visit that are written while steps pass by, all of them in a quiet moment
 let short = false; // whether some are missing
 
 const percent = (x) => `${(100 * x).toFixed(3)}%`;
@@ -36,12 +36,17 @@ function bucket(from, to, className, n, label = null) {
 function interval(view, at, tried, sampling) {
   const stretch = sampling.threshold_acc > 0 ? 1 / sampling.threshold_acc : Infinity;
   const edge = (cumulative) => (cumulative > 0 ? Math.min(cumulative * stretch, 1) : 0);
-  const buckets = tried.map((d) => {
+  const written = passing() ? tried.slice(-LAST) : tried;
+  const begin = written.length ? edge(written[0].cumulative - written[0].prob) : 0;
+  const buckets = written.map((d) => {
     const [from, to] = [edge(d.cumulative - d.prob), edge(d.cumulative)];
     return bucket(from, to, d.verdict, d.node, label(textOf(view.nodes[d.node]), from, to, d.coin));
   });
+  if (written.length < tried.length) buckets.unshift(bucket(0, begin, "rejected", null));
   let sum = tried.at(-1)?.cumulative ?? 0;
-  for (const n of view.nodes[at].children.slice(tried.length)) {
+  const later = view.nodes[at].children.slice(tried.length);
+  short ||= passing() && later.length > LAST;
+  for (const n of passing() ? later.slice(0, LAST) : later) {
     const p = view.nodes[n].prob ?? 0;
     buckets.push(bucket(edge(sum), edge(sum + p), "later", n));
     sum += p;

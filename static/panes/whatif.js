@@ -13,6 +13,7 @@ const ruler = slider.closest(".whatif");
 const say = handle("whatif-says");
 const out = $("#whatif-budget");
 const strip = $("#whatif-segments");
+let dimmed = false; // whether some are marked
 
 /** The bonus token after a cut path: greedy, the path's own next token. */
 function bonusText(view, found) {
@@ -46,6 +47,8 @@ function drawSegments(view, found) {
 
 /** Mark what lies beyond the marker in the table and the walk. */
 function dim(view, found) {
+  if (!found.cut && !dimmed) return; // thousands of rows that are as they should be
+  dimmed = found.cut;
   for (const name of ["nodes", "verdicts"]) {
     for (const part of $$("[data-node]", handle(name))) {
       const { node } = part.dataset;
