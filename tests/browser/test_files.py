@@ -50,13 +50,16 @@ def test_a_broken_import_says_why_and_leaves_the_view_untouched(
     live.allowed.append("/api/traces")  # the browser writes refused requests to the console
     live.open(recorded)
     live.shows(live.store("store.run.newest"))
-    before = live.store("[store.run.id, store.at, document.querySelector('#tree').textContent]")
+    before = live.store("[store.run.id, store.at, document.querySelector('#tree .canvas').textContent]")
     for name, content in BROKEN.items():
         path = tmp_path / name
         path.write_bytes(content)
         live.choose(path)
         expect(live.handle("error")).to_contain_text(f"{name} was not imported:")
-        assert live.store("[store.run.id, store.at, document.querySelector('#tree').textContent]") == before
+        assert (
+            live.store("[store.run.id, store.at, document.querySelector('#tree .canvas').textContent]")
+            == before
+        )
         live.handle("error").get_by_role("button").click()
 
 
