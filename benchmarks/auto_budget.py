@@ -17,7 +17,7 @@ import gc
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from common import commit, machine
 
@@ -45,12 +45,12 @@ class Runs:
         self._engine = load_engine(threads=options.threads)
         self._tokens: int = options.tokens
         self._log: Path | None = options.log
-        self._done: dict[str, tuple[int, float]] = {}
+        self._done: dict[str, Any] = {}
         self._warm: set[Budget] = set()
         if self._log is not None and self._log.exists():
             for line in self._log.read_text(encoding="utf-8").splitlines():
-                key, committed, seconds = json.loads(line)
-                self._done[key] = (committed, seconds)
+                key, found = json.loads(line)
+                self._done[key] = found
 
     def decode(self, prompt: str, budget: Budget, temperature: float, seed: int, tokens: int) -> list[Step]:
         settings = Settings(budget=budget, temperature=temperature, seed=seed, max_new_tokens=tokens)
@@ -69,11 +69,15 @@ class Runs:
         key = f"{part} {lane} {budget} T={temperature:g} {self._tokens} {prompt.id} {seed}"
         if key not in self._done:
             self.warm_up([budget], prompt.text)
-            self._done[key] = pooled(self.decode(prompt.text, budget, temperature, seed, self._tokens))
-            if self._log is not None:
-                with self._log.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps([key, *self._done[key]]) + "\n")
-        return self._done[key]
+            self._keep(key, pooled(self.decode(prompt.text, budget, temperature, seed, self._tokens)))
+        committed, seconds = self._done[key]
+        return committed, seconds
+
+    def _keep(self, key: str, found: Any) -> None:
+        self._done[key] = found
+        if self._log is not None:
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(json.dumps([key, found]) + "\n")
 
     def lanes(
         self,
@@ -98,9 +102,13 @@ class Runs:
 
     def recommended(
         self, prompts: Sequence[BenchPrompt], temperature: float
-    ) -> tuple[int | None, dict[int, float]]:
+    ) -> tuple[int | None, list[tuple[int, float]]]:
         """What-if's best budget over these prompts, and its tokens a second at the measured ones. The
         contexts are those of the largest budget; the others give the times of their row counts."""
+        key = f"recommended T={temperature:g} {self._tokens} " + " ".join(prompt.id for prompt in prompts)
+        if key in self._done:
+            best, estimate = self._done[key]
+            return best, estimate
         steps: list[Step] = []
         self.warm_up(MEASURED, prompts[0].text)
         for i, prompt in enumerate(prompts):
@@ -109,8 +117,13 @@ class Runs:
                 steps += self.decode(prompt.text, budget, temperature, 0, self._tokens)
             print(f"  choosing, T={temperature:g}: prompt {prompt.id}", flush=True)
         curve = budget_curve([step for step in steps if step.budget == MEASURED[-1]], steps)
-        speeds = {point.budget: curve.tokens_per_second(point) or 0.0 for point in curve.points}
-        return curve.best, {budget: speeds[budget] for budget in MEASURED if budget in speeds}
+        speeds = [
+            (point.budget, curve.tokens_per_second(point) or 0.0)
+            for point in curve.points
+            if point.budget in MEASURED
+        ]
+        self._keep(key, (curve.best, speeds))
+        return curve.best, speeds
 
 
 def pooled(steps: Sequence[Step]) -> tuple[int, float]:
@@ -159,7 +172,7 @@ def whatif(runs: Runs, options: argparse.Namespace, temperature: float) -> Itera
     others = sample([prompt for prompt in given if prompt not in choosing], options.count)
     best, estimate = runs.recommended(choosing, temperature)
     yield f"what-if, T={temperature:g}, chosen on {len(choosing)} prompts, measured on {len(others)} others"
-    yield "  estimated tokens/s: " + ", ".join(f"{b} {rate:.1f}" for b, rate in estimate.items())
+    yield "  estimated tokens/s: " + ", ".join(f"{b} {rate:.1f}" for b, rate in estimate)
     if best is None:
         yield "  no budget is recommended: too few steps were timed; use more --tokens"
         return
