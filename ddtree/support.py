@@ -70,7 +70,8 @@ def probe_layers(name: str, model: Any) -> tuple[list[LayerShape | None], int]:
         elif isinstance(layer, DynamicLayer) and not hasattr(layer, "update_indexer"):
             keys, values = layer.keys, layer.values
             assert keys is not None and values is not None
-            shapes.append(LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1], keys.device))
+            elsewhere = None if keys.device == model.device else keys.device
+            shapes.append(LayerShape(keys.shape[1], keys.shape[-1], values.shape[-1], elsewhere))
         else:
             raise UnsupportedModel(
                 f"{name} keeps more than keys and values in layer {index} ({type(layer).__name__}), which a "
