@@ -232,21 +232,21 @@ class _Check:
             ).cpu()
 
     @torch.inference_mode()
-    def _plain(self, token_id: int) -> torch.Tensor:
-        """Logits [V] after the cache's tokens and this one, in a pass of one row, which is committed."""
+    def _plain(self, token_id: int, keep: bool = True) -> torch.Tensor:
+        """Logits [V] after the cache's tokens and this one, in a pass of one row, which is kept if asked."""
         at = torch.tensor([self._cache.length])
         row = self._pass(torch.tensor([token_id]), at, torch.ones(1, 1, dtype=torch.bool))[0]
-        self.target.commit(self._cache, [0])
+        if keep:
+            self.target.commit(self._cache, [0])
         return row
 
     def row_differences(self, logits: torch.Tensor) -> Iterator[RowDifference]:
         """The root's row and that of its likeliest child; the tree's rows are forgotten, the root kept."""
-        yield self._difference(0, logits[0], self._plain(self.context[-1]))
+        self._root_row = self._plain(self.context[-1])
+        yield self._difference(0, logits[0], self._root_row)
         child = self.likeliest(logits)
         if child is not None:
-            plain = self._plain(self.token_ids[child - 1])
-            self._cache.length -= 1  # the child is not part of the context
-            yield self._difference(child, logits[child], plain)
+            yield self._difference(child, logits[child], self._plain(self.token_ids[child - 1], keep=False))
 
     def _difference(self, node: int, row: torch.Tensor, plain: torch.Tensor) -> RowDifference:
         apart = (self.distribution(row) - self.distribution(plain)).abs()
@@ -289,11 +289,10 @@ class _Check:
         return walked
 
     def compare_greedy(self, tokens: Sequence[int]) -> Iterator[Progress | GreedyComparison]:
-        """Each token against the argmax of a plain pass (the lowest id among equals) over those before it."""
-        self._cache.length -= 1  # the root's row is scored again, for its logits
-        before = [self.context[-1], *tokens]
+        """Each token against the argmax of a plain pass (the lowest id among equals) over those before it;
+        after `row_differences`, which scored and kept the root."""
         for place, token_id in enumerate(tokens):
-            row = self._plain(before[place])
+            row = self._plain(tokens[place - 1]) if place else self._root_row
             best = int(row.argmax())
             if best != token_id:
                 margin = float(row[best].float() - row[token_id].float())
