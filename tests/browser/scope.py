@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,11 @@ class Scope:
 
     def cells(self, column: int) -> list[str]:
         return self.page.locator(f'[data-testid="nodes"] tbody tr > :nth-child({column})').all_text_contents()
+
+    def shows_cells(self, column: int, values: Sequence[object]) -> None:
+        """Until the table's column reads so: what was changed is drawn a frame later."""
+        cells = self.page.locator(f'[data-testid="nodes"] tbody tr > :nth-child({column})')
+        expect(cells).to_have_text([str(value) for value in values])
 
     def store(self, expression: str) -> Any:
         """Evaluate `expression` over `store`, the page's state."""

@@ -103,6 +103,8 @@ def test_presets_are_one_change_and_own_ones_are_remembered(page: Scope) -> None
     page.handle("preset-name").fill("mine")
     page.handle("preset-name").press("Enter")
     expect(page.handle("preset")).to_have_value("mine")
+    page.handle("temperature").fill("0")
+    page.handle("temperature").press("Tab")
     page.page.reload()
     page.ready()
     expect(page.handle("temperature")).to_have_value("0")

@@ -109,7 +109,8 @@ def test_the_encoding_step_by_step(page: Scope) -> None:
     paste(page, {"parents": PARENTS, "token_ids": TOKENS})
     tree = recognise({"parents": PARENTS, "token_ids": TOKENS}).trees[0]
     page.handle("encode-show").click()
-    assert page.cells(NEXT_TOKEN) == page.cells(NEXT_SIBLING) == ["-1"] * 6
+    page.shows_cells(NEXT_TOKEN, [-1] * 6)
+    page.shows_cells(NEXT_SIBLING, [-1] * 6)
     arrays = {"retrieve_next_token": ["-1"] * 6, "retrieve_next_sibling": ["-1"] * 6}
     for number, step in enumerate(tree.encoding, 1):
         page.handle("encode-next").click()
@@ -118,10 +119,10 @@ def test_the_encoding_step_by_step(page: Scope) -> None:
         name = step.array.removeprefix("retrieve_")
         expect(page.handle("encode-says")).to_contain_text(f"{name}[{step.at}] = {step.node}")
         expect(page.page.locator("#pointers g path")).to_have_count(number)
-        assert page.cells(NEXT_TOKEN) == arrays["retrieve_next_token"]
-        assert page.cells(NEXT_SIBLING) == arrays["retrieve_next_sibling"]
+        page.shows_cells(NEXT_TOKEN, arrays["retrieve_next_token"])
+        page.shows_cells(NEXT_SIBLING, arrays["retrieve_next_sibling"])
         expect(page.page.locator('[data-testid="nodes"] tr[data-beyond]')).to_have_count(5 - step.node)
-    assert [int(cell) for cell in page.cells(NEXT_TOKEN)] == tree.next_token
+    page.shows_cells(NEXT_TOKEN, tree.next_token)
     assert (
         page.page.locator("#pointers .fresh").evaluate("(p) => getComputedStyle(p).animationName") == "none"
     )
@@ -132,7 +133,7 @@ def test_the_encoding_step_by_step(page: Scope) -> None:
     page.handle("encode-play").click()
     expect(page.handle("encode")).to_have_value("2")
     page.handle("encode-show").click()
-    assert [int(cell) for cell in page.cells(NEXT_SIBLING)] == tree.next_sibling
+    page.shows_cells(NEXT_SIBLING, tree.next_sibling)
 
 
 def test_a_coin_that_is_moved_moves_the_path(page: Scope) -> None:

@@ -67,7 +67,7 @@ def names_passing(site: int, program: Path, workers: int) -> list[str]:
     return [name for name, *sites in map(str.split, listed) if str(site) in sites]
 
 
-@pytest.mark.parametrize(("workers", "cases"), [(FEW, 200), (32, 25), (64, 10), (256, 3)])
+@pytest.mark.parametrize(("workers", "cases"), [(FEW, 200), (32, 12), (64, 5), (256, 2)])
 def test_threads_equal_serial_without_a_race(racing: Path, workers: int, cases: int) -> None:
     ran = run(racing, "--workers", workers, "--cases", cases, "--seed", 1)
     assert ran.returncode == 0, ran.stdout + ran.stderr
